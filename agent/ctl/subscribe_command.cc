@@ -30,6 +30,9 @@ namespace {
 using registry::v1::ServiceInstance;
 using registry::v1::SubscribeRequest;
 using registry::v1::SubscribeResponse;
+using registry::v1::WatchItem;
+using registry::v1::WatchRequest;
+using registry::v1::WatchResponse;
 
 // Between two streams, unless the target asks for more.
 constexpr absl::Duration kReconnectDelay = absl::Milliseconds(200);
@@ -107,14 +110,32 @@ class Follower {
     call->set_wait_for_ready(away_);
     request_.set_epoch(set_.epoch());
     request_.set_revision(set_.revision());
-    const auto stream = context_->registry().Subscribe(call.get(), request_);
+    const auto stream = context_->registry().Watch(call.get());
+    WatchRequest commands;
+    commands.add_commands()->set_watch_id(1);
+    *commands.mutable_commands(0)->mutable_subscribe() = request_;
+    stream->WriteLast(commands, grpc::WriteOptions());
     set_.Restart();
-    SubscribeResponse message;
-    absl::Status gap;
-    while (!enough_ && unprintable_.ok() && gap.ok() && stream->Read(&message)) gap = Take(message);
-    if (enough_ || !unprintable_.ok() || !gap.ok()) call->TryCancel();
-    const absl::Status end = StatusFromGrpc(stream->Finish());
-    return gap.ok() ? end : gap;
+    WatchResponse message;
+    std::optional<absl::Status> end;  // of the subscription, or what is wrong with it
+    const auto over = [&] { return end.has_value() || enough_ || !unprintable_.ok(); };
+    while (!over() && stream->Read(&message)) {
+      for (const WatchItem& item : message.items()) {
+        if (over()) break;
+        if (item.has_end()) {
+          end = StatusFromProto(item.end());
+        } else if (absl::Status gap = Take(item.event()); !gap.ok()) {
+          end = gap;
+        }
+      }
+    }
+    if (over()) call->TryCancel();
+    absl::Status status = StatusFromGrpc(stream->Finish());
+    if (absl::IsUnimplemented(status)) {
+      status = absl::UnimplementedError(
+          "the target has no Watch stream: it is older than this failbackctl; upgrade it");
+    }
+    return end.value_or(status);
   }
 
   // An error: the message does not follow on the one before.

@@ -39,7 +39,8 @@ void CollectServer(const RegistryServer::Statistics& stats, MetricFamilies* out)
   for (const auto& method : stats.calls.methods) {
     if (method.method == CallStats::Method::kKeepAlive ||
         method.method == CallStats::Method::kSubscribe ||
-        method.method == CallStats::Method::kRegisterStream) {
+        method.method == CallStats::Method::kRegisterStream ||
+        method.method == CallStats::Method::kWatch) {
       continue;  // streams
     }
     out->Histogram("failback_server_call_duration_seconds",
@@ -51,7 +52,10 @@ void CollectServer(const RegistryServer::Statistics& stats, MetricFamilies* out)
              "Unary calls and messages of RegisterStreams under way.", stats.calls_in_flight);
   out->Gauge("failback_server_bulk_bytes", "Large requests that wait for their turn.",
              stats.bulk_bytes);
-  out->Gauge("failback_server_subscriptions", "Open Subscribe streams.", stats.subscriptions);
+  out->Gauge("failback_server_subscriptions",
+             "Open subscriptions: Subscribe streams, and those of Watch streams.",
+             stats.subscriptions);
+  out->Gauge("failback_server_watch_streams", "Open Watch streams.", stats.watch_streams);
   out->Gauge("failback_server_renewal_streams", "Open KeepAlive streams.", stats.renewal_streams);
   out->Gauge("failback_server_register_streams", "Open RegisterStreams.", stats.register_streams);
   for (size_t i = 0; i < stats.calls.refused.size(); ++i) {

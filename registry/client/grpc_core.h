@@ -164,8 +164,9 @@ class GrpcRegistry::Core : public std::enable_shared_from_this<Core> {
   absl::flat_hash_map<const Pending*, std::shared_ptr<Pending>> pending_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Subscription*, std::shared_ptr<Subscription>> subscriptions_
       ABSL_GUARDED_BY(mu_);
-  std::tuple<std::shared_ptr<KeepAliveStream>, std::shared_ptr<RegisterStream>> streams_open_
-      ABSL_GUARDED_BY(mu_);
+  std::tuple<std::shared_ptr<KeepAliveStream>, std::shared_ptr<RegisterStream>,
+             std::shared_ptr<WatchStream>>
+      streams_open_ ABSL_GUARDED_BY(mu_);
   std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
   // Threads in a callback, once per callback.
   std::vector<std::thread::id> running_ ABSL_GUARDED_BY(mu_);

@@ -13,6 +13,7 @@
 #include "registry/base/trace_context.h"
 #include "registry/client/grpc_core.h"
 #include "registry/client/grpc_streams.h"
+#include "registry/client/watch_stream.h"
 #include "registry/model/errors.h"
 #include "registry/rpc/byte_buffers.h"
 
@@ -273,10 +274,14 @@ void GrpcRegistry::KeepAlive(const KeepAliveRequest& request, Callback<KeepAlive
 std::unique_ptr<SubscribeStream> GrpcRegistry::Subscribe(const SubscribeRequest& request,
                                                          std::shared_ptr<NotifyListener> listener) {
   auto subscription = std::make_shared<Subscription>(core_, request, std::move(listener));
-  if (core_->Add(subscription)) {
-    subscription->Start();
-  } else {
+  if (!core_->Add(subscription)) {
     subscription->End(Destroyed());
+  } else {
+    while (const auto stream = core_->StreamOf<WatchStream>()) {
+      if (stream->Join(subscription)) break;
+      core_->Drop(stream.get());
+    }
+    // If there is none the client has been closed, which has ended the subscription.
   }
   return std::make_unique<SubscriptionHandle>(std::move(subscription));
 }

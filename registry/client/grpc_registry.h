@@ -12,9 +12,12 @@
 // that has no such stream, goes as a call. A stream that breaks fails what waits on it; what is not
 // answered in time ends its stream, so that the next one tries another.
 //
-// Subscriptions are checked as they come (registry/model/event_order.h): what does not follow from
-// what came before is not handed on, and the stream ends with ABORTED. A caller that receives
-// ABORTED without the reason REPLACED subscribes again without epoch and revision.
+// All subscriptions share one Watch stream, which is open while there are any. They are checked as
+// they come (registry/model/event_order.h): what does not follow from what came before is not handed
+// on, and the subscription ends with ABORTED. A caller that receives ABORTED without the reason
+// REPLACED subscribes again without epoch and revision. When the stream breaks all of them end with
+// its status. A registry of 0.1.0 has no such stream: there each subscription ends with
+// UNIMPLEMENTED, and all else works.
 //
 // Example:
 //
@@ -28,7 +31,7 @@
 //  1. Each `done` runs once; after the destructor has returned none runs, nor any listener, but
 //     the one that called the destructor.
 //  2. A listener gets no message that does not follow from the one before.
-//  3. At most one KeepAlive stream is open, and one RegisterStream takes requests.
+//  3. At most one KeepAlive stream is open, and one RegisterStream and one Watch take requests.
 
 #ifndef FAILBACK_REGISTRY_CLIENT_GRPC_REGISTRY_H_
 #define FAILBACK_REGISTRY_CLIENT_GRPC_REGISTRY_H_
@@ -83,6 +86,7 @@ class GrpcRegistry final : public Registry {
   class Core;
   class KeepAliveStream;
   class RegisterStream;
+  class WatchStream;
   class Subscription;
   class SubscriptionHandle;
   struct Pending;

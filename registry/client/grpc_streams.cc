@@ -2,7 +2,6 @@
 
 #include "absl/status/statusor.h"
 #include "registry/model/errors.h"
-#include "registry/rpc/bounded_parse.h"
 
 namespace failback {
 
@@ -96,76 +95,6 @@ void GrpcRegistry::RegisterStream::OnEnd(End end) {
       core_->Complete<RegisterResponse>(asked, end.status);
     }
   }
-}
-
-// --- Subscriptions.
-
-GrpcRegistry::Subscription::Subscription(std::shared_ptr<Core> core,
-                                         const SubscribeRequest& request,
-                                         std::shared_ptr<NotifyListener> listener)
-    : core_(std::move(core)),
-      channel_(core_->channels.Pick()),
-      stub_(channel_.channel),
-      reader_(request.epoch(), request.revision()),
-      notifier_(std::move(listener)) {
-  bool own_buffer;
-  grpc::SerializationTraits<SubscribeRequest>::Serialize(request, &request_, &own_buffer);
-}
-
-void GrpcRegistry::Subscription::Start() {
-  self_ = shared_from_this();
-  if (const absl::Status status = core_->channels.Authenticate(&context_); !status.ok()) {
-    End(status);
-    context_.TryCancel();
-  }
-  stub_.PrepareBidiStreamingCall(&context_, Core::PathOf("Subscribe"), grpc::StubOptions(), this);
-  StartWriteLast(&request_, grpc::WriteOptions());
-  StartRead(&message_);
-  StartCall();
-}
-
-void GrpcRegistry::Subscription::Unlisten() {
-  notifier_.Close();
-  core_->Remove(this);
-  context_.TryCancel();
-}
-
-void GrpcRegistry::Subscription::Terminate(const absl::Status& status) {
-  End(status);
-  notifier_.WaitIdle();
-  context_.TryCancel();
-}
-
-void GrpcRegistry::Subscription::End(const absl::Status& status) {
-  notifier_.PostEnd(status);
-  notifier_.Deliver();
-}
-
-void GrpcRegistry::Subscription::OnReadDone(bool ok) {
-  if (!ok) return;
-  absl::StatusOr<EventPtr> event = reader_.Read(Contiguous(message_).view());
-  message_.Clear();
-  if (!event.ok()) {
-    End(event.status());
-    context_.TryCancel();
-    return;
-  }
-  bool listening = true;
-  if (*event != nullptr) {
-    listening = notifier_.Post(*std::move(event));
-    notifier_.Deliver();
-  }
-  // The next message is read when this one has been taken: a slow listener slows its stream, and
-  // the server conflates.
-  if (listening) StartRead(&message_);
-}
-
-void GrpcRegistry::Subscription::OnDone(const grpc::Status& grpc_status) {
-  const std::shared_ptr<Subscription> self = std::move(self_);
-  const absl::Status status = StatusFromGrpc(grpc_status);
-  core_->channels.Report(channel_, status);
-  core_->Remove(this);
-  End(status);
 }
 
 }  // namespace failback

@@ -31,6 +31,8 @@ using registry::v1::UnregisterRequest;
 using registry::v1::UnregisterResponse;
 using registry::v1::UnsubscribeRequest;
 using registry::v1::UnsubscribeResponse;
+using registry::v1::WatchRequest;
+using registry::v1::WatchResponse;
 
 }  // namespace failback
 

@@ -16,12 +16,17 @@
 
 namespace failback {
 
-// `bytes` themselves, not a copy: they are freed with the last copy of the buffer.
-inline grpc::ByteBuffer ToByteBuffer(std::string bytes) {
+// `bytes` themselves, not a copy: they are freed with the last copy of the slice.
+inline grpc::Slice ToSlice(std::string bytes) {
   auto* const owned = new std::string(std::move(bytes));
-  const grpc::Slice slice(
+  return grpc::Slice(
       owned->data(), owned->size(), [](void* string) { delete static_cast<std::string*>(string); },
       owned);
+}
+
+// The same of a buffer.
+inline grpc::ByteBuffer ToByteBuffer(std::string bytes) {
+  const grpc::Slice slice = ToSlice(std::move(bytes));
   return grpc::ByteBuffer(&slice, 1);
 }
 

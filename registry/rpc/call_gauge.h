@@ -29,14 +29,19 @@ class Gauge {
 
   // A permit, in use until it is destroyed; null when there is none left.
   std::shared_ptr<void> Enter() {
-    auto count = count_;
-    if (count->fetch_add(1, std::memory_order_relaxed) >= limit_ && limit_ > 0) {
-      count->fetch_sub(1, std::memory_order_relaxed);
-      return nullptr;
-    }
+    if (!Take()) return nullptr;
     return std::shared_ptr<void>(
-        count.get(), [count](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
+        count_.get(), [count = count_](void*) { count->fetch_sub(1, std::memory_order_relaxed); });
   }
+
+  // The same for who counts its permits itself: takes one, false when there is none left; and gives
+  // some back.
+  bool Take() {
+    if (count_->fetch_add(1, std::memory_order_relaxed) < limit_ || limit_ == 0) return true;
+    Give(1);
+    return false;
+  }
+  void Give(int permits) { count_->fetch_sub(permits, std::memory_order_relaxed); }
 
   int limit() const { return limit_; }
 
@@ -65,27 +70,40 @@ class KeyedGauge {
 
   // As Gauge::Enter, of the permits that `key` has. An empty key has no limit.
   std::shared_ptr<void> Enter(const std::string& key) {
-    if (limit_ == 0 || key.empty()) return counts_;
-    {
-      MutexLock lock(&counts_->mu);
-      int& count = counts_->by_key[key];
-      if (count >= limit_) return nullptr;
-      ++count;
-    }
-    return std::shared_ptr<void>(counts_.get(), [counts = counts_, key](void*) {
-      MutexLock lock(&counts->mu);
-      const auto it = counts->by_key.find(key);
-      if (--it->second == 0) counts->by_key.erase(it);
-    });
+    if (!Take(key)) return nullptr;
+    if (!counts(key)) return counts_;
+    return std::shared_ptr<void>(counts_.get(),
+                                 [counts = counts_, key](void*) { counts->Give(key, 1); });
+  }
+
+  // As Gauge's.
+  bool Take(const std::string& key) {
+    if (!counts(key)) return true;
+    MutexLock lock(&counts_->mu);
+    int& count = counts_->by_key[key];
+    if (count >= limit_) return false;
+    ++count;
+    return true;
+  }
+  void Give(const std::string& key, int permits) {
+    if (counts(key)) counts_->Give(key, permits);
   }
 
   int limit() const { return limit_; }
 
  private:
   struct Counts {
+    void Give(const std::string& key, int permits) {
+      MutexLock lock(&mu);
+      const auto it = by_key.find(key);
+      if ((it->second -= permits) == 0) by_key.erase(it);
+    }
+
     Mutex mu;
     absl::flat_hash_map<std::string, int> by_key ABSL_GUARDED_BY(mu);
   };
+
+  bool counts(const std::string& key) const { return limit_ > 0 && !key.empty(); }
 
   const int limit_;
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();

@@ -1,5 +1,6 @@
 #include "registry/server/admission.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -82,23 +83,56 @@ std::shared_ptr<void> Admission::AdmitList(const std::string& reader, Permit* pe
   return nullptr;
 }
 
-std::vector<std::shared_ptr<void>> Admission::AdmitSubscription(
+std::shared_ptr<SubscriptionPermits> Admission::AdmitSubscriptions(
     const grpc::ServerContextBase& context, Permit* permit) {
-  if (!permit->refusal.ok()) return {};
-  Permits permits =
-      AllOrNone({subscriptions_.Enter(), subscriptions_of_owners_.Enter(permit->owner),
-                 subscriptions_per_connection_.Enter(ConnectionOf(context.peer()))});
-  if (permits.full == 0) {
-    permit->refusal = Overloaded(Limit::kSubscriptions, subscriptions_.limit());
-  } else if (permits.full == 1) {
-    permit->refusal =
-        Overloaded(Limit::kSubscriptions, subscriptions_of_owners_.limit(),
-                   absl::StrCat(" (the share of one owner, of ", subscriptions_.limit(), ")"));
-  } else if (permits.full == 2) {
-    permit->refusal =
-        Overloaded(Limit::kSubscriptionsPerConnection, subscriptions_per_connection_.limit());
+  if (!permit->refusal.ok()) return nullptr;
+  auto permits =
+      std::make_shared<SubscriptionPermits>(this, permit->owner, ConnectionOf(context.peer()));
+  permit->refusal = permits->Open();
+  return permit->refusal.ok() ? permits : nullptr;
+}
+
+absl::Status SubscriptionPermits::Begin() {
+  if (open_ == held_) {
+    if (absl::Status full = Take(); !full.ok()) return full;
   }
-  return std::move(permits.held);
+  ++open_;
+  return absl::OkStatus();
+}
+
+void SubscriptionPermits::End(int subscriptions) {
+  open_ -= subscriptions;
+  Give(held_ - std::max(open_, 1));
+}
+
+// All or none.
+absl::Status SubscriptionPermits::Take() {
+  Admission& of = *admission_;
+  if (!of.subscriptions_.Take()) {
+    return of.Overloaded(CallStats::Limit::kSubscriptions, of.subscriptions_.limit());
+  }
+  if (!of.subscriptions_of_owners_.Take(owner_)) {
+    of.subscriptions_.Give(1);
+    return of.Overloaded(
+        CallStats::Limit::kSubscriptions, of.subscriptions_of_owners_.limit(),
+        absl::StrCat(" (the share of one owner, of ", of.subscriptions_.limit(), ")"));
+  }
+  if (!of.subscriptions_per_connection_.Take(connection_)) {
+    of.subscriptions_.Give(1);
+    of.subscriptions_of_owners_.Give(owner_, 1);
+    return of.Overloaded(CallStats::Limit::kSubscriptionsPerConnection,
+                         of.subscriptions_per_connection_.limit());
+  }
+  ++held_;
+  return absl::OkStatus();
+}
+
+void SubscriptionPermits::Give(int permits) {
+  if (permits <= 0) return;
+  held_ -= permits;
+  admission_->subscriptions_.Give(permits);
+  admission_->subscriptions_of_owners_.Give(owner_, permits);
+  admission_->subscriptions_per_connection_.Give(connection_, permits);
 }
 
 absl::Status Admission::Overloaded(Limit limit, int64_t most, const std::string& of_what) const {

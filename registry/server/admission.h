@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -36,6 +36,8 @@ struct Permit {
   std::shared_ptr<void> slot;
   absl::Status refusal;
 };
+
+class SubscriptionPermits;
 
 class Admission {
  public:
@@ -71,9 +73,9 @@ class Admission {
   // refusal, if any, is put into `permit`, and null returned.
   std::shared_ptr<void> AdmitList(const std::string& reader, Permit* permit);
 
-  // A subscription of a caller that Identify has identified; likewise.
-  std::vector<std::shared_ptr<void>> AdmitSubscription(const grpc::ServerContextBase& context,
-                                                       Permit* permit);
+  // A stream of subscriptions of a caller that Identify has identified; likewise.
+  std::shared_ptr<SubscriptionPermits> AdmitSubscriptions(const grpc::ServerContextBase& context,
+                                                          Permit* permit);
 
   // OVERLOADED, counted: at most `most` of `limit` are allowed, `of_what`, if not in all.
   absl::Status Overloaded(Limit limit, int64_t most, const std::string& of_what = "") const;
@@ -86,6 +88,8 @@ class Admission {
   int64_t calls_in_flight() const { return calls_.count(); }
 
  private:
+  friend class SubscriptionPermits;
+
   const std::shared_ptr<Registry> registry_;     // not owned
   const std::shared_ptr<AccessControl> access_;  // null: everybody may do everything
   const absl::Duration overload_delay_;
@@ -97,6 +101,36 @@ class Admission {
   KeyedGauge subscriptions_of_owners_;
   KeyedGauge subscriptions_per_connection_;
   KeyedGauge silent_streams_{kSilentStreamsPerConnection};
+};
+
+// The permits of one stream of subscriptions: one for each that is open, and one for the stream
+// itself while none is.
+//
+// Thread safety: guarded by its stream.
+class SubscriptionPermits {
+ public:
+  // `admission` outlives it.
+  SubscriptionPermits(Admission* admission, std::string owner, std::string connection)
+      : admission_(admission), owner_(std::move(owner)), connection_(std::move(connection)) {}
+  SubscriptionPermits(const SubscriptionPermits&) = delete;
+  SubscriptionPermits& operator=(const SubscriptionPermits&) = delete;
+  ~SubscriptionPermits() { Give(held_); }
+
+  // Takes the stream's. OVERLOADED: there is none.
+  absl::Status Open() { return Take(); }
+  // A subscription begins; likewise. And some have ended.
+  absl::Status Begin();
+  void End(int subscriptions);
+
+ private:
+  absl::Status Take();
+  void Give(int permits);
+
+  Admission* const admission_;
+  const std::string owner_;
+  const std::string connection_;
+  int held_ = 0;
+  int open_ = 0;
 };
 
 // Who takes turns in reading: the owner, or where callers are not distinguished, the connection.

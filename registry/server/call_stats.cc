@@ -8,9 +8,9 @@ namespace failback {
 namespace {
 
 // In the order of the enums.
-constexpr const char* kMethodNames[] = {"OpenSession", "KeepAlive",  "CloseSession",
-                                        "Register",    "Unregister", "Subscribe",
-                                        "Unsubscribe", "List",       "RegisterStream"};
+constexpr const char* kMethodNames[] = {"OpenSession",    "KeepAlive", "CloseSession", "Register",
+                                        "Unregister",     "Subscribe", "Unsubscribe",  "List",
+                                        "RegisterStream", "Watch"};
 static_assert(std::size(kMethodNames) == CallStats::kMethods);
 
 constexpr std::pair<const char*, const char*> kLimitNames[] = {

@@ -24,16 +24,17 @@ class CallStats {
  public:
   enum class Method {
     kOpenSession,
-    kKeepAlive,  // the stream; likewise kSubscribe
+    kKeepAlive,  // the stream
     kCloseSession,
     kRegister,  // calls, and messages of RegisterStream
     kUnregister,
-    kSubscribe,
+    kSubscribe,  // the stream, and each subscription of a Watch
     kUnsubscribe,
     kList,
-    kRegisterStream,  // the stream
+    kRegisterStream,  // the stream; likewise
+    kWatch,
   };
-  static constexpr size_t kMethods = 9;
+  static constexpr size_t kMethods = 10;
   static const char* MethodName(Method method);
 
   // What there may be too many of.

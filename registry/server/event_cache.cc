@@ -14,13 +14,10 @@ Conflator::Changes EventCache::ChangesOf(const EventPtr& event) {
   return entry->changes;
 }
 
-grpc::ByteBuffer EventCache::BytesOf(const Conflator::Message& message) {
-  const std::shared_ptr<Entry> entry = EntryOf(message.event, message.part);
+grpc::Slice EventCache::BytesOf(const EventPtr& event, size_t part) {
+  const std::shared_ptr<Entry> entry = EntryOf(event, part);
   MutexLock lock(&entry->mu);
-  if (entry->bytes == nullptr) {
-    entry->bytes =
-        std::make_unique<grpc::ByteBuffer>(ToByteBuffer(message.event->EncodedPart(message.part)));
-  }
+  if (!entry->bytes.has_value()) entry->bytes = ToSlice(event->EncodedPart(part));
   return *entry->bytes;
 }
 

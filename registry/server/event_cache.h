@@ -12,9 +12,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
 #include "registry/model/event.h"
 #include "registry/watch/conflator.h"
 #include "retry/mutex.h"
@@ -25,8 +26,8 @@ class EventCache {
  public:
   Conflator::Changes ChangesOf(const EventPtr& event);
 
-  // The message as it goes on the wire. Copies of a ByteBuffer share their memory.
-  grpc::ByteBuffer BytesOf(const Conflator::Message& message);
+  // A part of an event as it goes on the wire. Copies of a Slice share their memory.
+  grpc::Slice BytesOf(const EventPtr& event, size_t part);
 
  private:
   // Events are delivered to all their subscribers before the next; a few overlap.
@@ -37,7 +38,7 @@ class EventCache {
     size_t part = 0;
     Mutex mu;
     Conflator::Changes changes ABSL_GUARDED_BY(mu);
-    std::unique_ptr<grpc::ByteBuffer> bytes ABSL_GUARDED_BY(mu);
+    std::optional<grpc::Slice> bytes ABSL_GUARDED_BY(mu);
   };
 
   std::shared_ptr<Entry> EntryOf(const EventPtr& event, size_t part);

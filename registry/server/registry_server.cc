@@ -16,6 +16,8 @@
 #include "registry/rpc/bounded_parse.h"
 #include "registry/rpc/grpc_threads.h"
 #include "registry/server/admission.h"
+#include "registry/server/connection_bounds.h"
+#include "registry/server/event_stream.h"
 #include "registry/server/read_threads.h"
 #include "registry/server/refusals.h"
 #include "registry/server/register_stream.h"
@@ -46,7 +48,8 @@ using UnaryMethods = RegistryService::WithRawCallbackMethod_OpenSession<
                     RegistryService::WithRawCallbackMethod_List<Base>>>>>>;
 using ServiceBase = UnaryMethods<RegistryService::WithRawCallbackMethod_KeepAlive<
     RegistryService::WithRawCallbackMethod_RegisterStream<
-        RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>>;
+        RegistryService::WithRawCallbackMethod_Subscribe<
+            RegistryService::WithRawCallbackMethod_Watch<RegistryService::Service>>>>>;
 
 // No session lives for longer without a renewal.
 constexpr absl::Duration kLongestTtl = absl::Hours(1);
@@ -59,49 +62,6 @@ absl::Time Monotonic() { return absl::FromUnixNanos(Clock::Real()->NowNanos()); 
 
 // For reads, and for large writes: they leave room for the threads that serve the connections.
 int WorkThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2); }
-
-// Where TLS is off, connections have no longest age.
-absl::Duration LongestStream(const RegistryServer::Options& options) {
-  return options.credentials == nullptr ? absl::InfiniteDuration()
-                                        : OldestStream(options.longest_connection_age);
-}
-
-int Millis(absl::Duration duration) {
-  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 1, INT_MAX));
-}
-
-// As gRPC gives a connection in plain text to say something.
-constexpr absl::Duration kHandshakeTimeout = absl::Seconds(20);
-
-// What a connection may cost, and how long it may be idle, silent or old.
-void BoundConnections(const RegistryServer::Options& options, grpc::ServerBuilder* builder) {
-  const int ping_ms = static_cast<int>(absl::ToInt64Milliseconds(options.ping_interval));
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ping_ms);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_ms);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(kHandshakeTimeout));
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  if (options.idle_connection_timeout < absl::InfiniteDuration()) {
-    builder->AddChannelArgument(
-        GRPC_ARG_MAX_CONNECTION_IDLE_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options.idle_connection_timeout)));
-  }
-  if (const absl::Duration oldest = LongestStream(options); oldest < absl::InfiniteDuration()) {
-    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(oldest));
-    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Millis(1.1 * oldest));
-  }
-  if (options.max_streams_per_connection > 0) {
-    builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                                options.max_streams_per_connection);
-  }
-  builder->SetMaxReceiveMessageSize(options.max_message_bytes);
-  builder->SetMaxSendMessageSize(-1);
-  // gRPC checks the size of a message before it inflates it, not after.
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-}
 
 Admission::Options AdmissionOptions(const RegistryServer::Options& options) {
   return {options.access, options.max_calls_in_flight, options.max_subscriptions,
@@ -136,8 +96,10 @@ class RegistryServer::Service final : public ServiceBase {
     const SweepPlan plan = SweepPlan::Of(options.stalled_stream_timeout,
                                          options.silent_stream_timeout, LongestStream(options));
     auto sweep = PeriodicTask::Start(options.timer, plan.period, [this, plan] {
-      for (const auto& state : subscribe_streams_.Open()) {
-        state->Sweep(plan.stalled, Jittered(plan.oldest, state.get()));
+      for (auto* streams : {&subscribe_streams_, &watch_streams_}) {
+        for (const auto& stream : streams->Open()) {
+          stream->Sweep(plan.stalled, plan.silent, Jittered(plan.oldest, stream.get()));
+        }
       }
       unread_.Sweep(plan.stalled);
       // Answers to renewals are small, and few at a time.
@@ -158,7 +120,9 @@ class RegistryServer::Service final : public ServiceBase {
     admission_.Stop();
     writes_.Stop();
     if (sweep_ != nullptr) sweep_->Stop();
-    for (const auto& state : subscribe_streams_.Close()) state->Abort(ShuttingDown());
+    for (auto* streams : {&subscribe_streams_, &watch_streams_}) {
+      for (const auto& stream : streams->Close()) stream->Abort(ShuttingDown());
+    }
     for (const auto& state : renewal_streams_.Close()) state->End(ShuttingDown());
     for (const auto& state : register_streams_.Close()) state->Drain(ShuttingDown());
   }
@@ -173,7 +137,8 @@ class RegistryServer::Service final : public ServiceBase {
     Statistics stats;
     stats.calls = call_stats_.Take();
     stats.calls_in_flight = admission_.calls_in_flight();
-    stats.subscriptions = subscribe_streams_.size();
+    stats.subscriptions = subscribe_streams_.size() + watched_->load(std::memory_order_relaxed);
+    stats.watch_streams = watch_streams_.size();
     stats.renewal_streams = renewal_streams_.size();
     stats.register_streams = register_streams_.size();
     stats.bulk_bytes = writes_.waiting_bytes();
@@ -293,26 +258,53 @@ class RegistryServer::Service final : public ServiceBase {
     admission_.Identify(*context, Method::kSubscribe, &permit);
     SubscribeRequest request;
     if (permit.refusal.ok()) permit.refusal = ParseWithin(kSmallRequest, *bytes, &request);
-    auto slots = admission_.AdmitSubscription(*context, &permit);
-    const auto waits_in = std::make_shared<ReadThreads::Slot>();
-    auto* reactor = new SubscribeReactor(
-        context, request, cache_, &call_stats_,
-        [this, waits_in] { return reads_.Withdraw(*waits_in); },
-        [this, slots = std::move(slots)](const auto& state) { subscribe_streams_.Remove(state); });
+    auto* reactor =
+        new SubscribeReactor(StreamOptions(context, WatchFlow::Framing::kSubscribe, &permit),
+                             [this](const auto& stream) { subscribe_streams_.Remove(stream); });
+    const std::shared_ptr<EventStream> stream = reactor->stream();
     if (!permit.refusal.ok()) {
-      reactor->state()->Started(permit.refusal);
-    } else if (!subscribe_streams_.Add(reactor->state())) {
-      reactor->state()->Started(ShuttingDown());
+      stream->Abort(permit.refusal);
+    } else if (!subscribe_streams_.Add(stream)) {
+      stream->Abort(ShuttingDown());
     } else {
-      *waits_in =
-          reads_.Push(ReaderOf(*context, permit.owner),
-                      [reactor, registry = std::move(permit.registry),
-                       request = std::move(request)] { reactor->Start(registry.get(), request); });
+      stream->BeginWith(std::move(request));
+    }
+    return reactor;
+  }
+
+  grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* Watch(CallbackServerContext* context) override {
+    Permit permit = admission_.AdmitStream(*context, Method::kWatch);
+    auto* reactor = new WatchReactor(StreamOptions(context, WatchFlow::Framing::kWatch, &permit),
+                                     [this](const auto& stream) { watch_streams_.Remove(stream); });
+    const std::shared_ptr<EventStream> stream = reactor->stream();
+    if (!permit.refusal.ok()) {
+      stream->Abort(permit.refusal);
+    } else if (!watch_streams_.Add(stream)) {
+      stream->Abort(ShuttingDown());
+    } else {
+      stream->Begin();
     }
     return reactor;
   }
 
  private:
+  // Of a stream of subscriptions; with a refusal it gets one of its own, or keeps it.
+  EventStream::Options StreamOptions(CallbackServerContext* context, WatchFlow::Framing framing,
+                                     Permit* permit) {
+    EventStream::Options options;
+    options.framing = framing;
+    options.context = context;
+    options.stats = &call_stats_;
+    options.reads = &reads_;
+    options.reader = ReaderOf(*context, permit->owner);
+    options.cache = cache_;
+    options.permits = admission_.AdmitSubscriptions(*context, permit);
+    options.registry = std::move(permit->registry);
+    options.silent = std::move(permit->slot);
+    if (framing == WatchFlow::Framing::kWatch) options.watched = watched_;
+    return options;
+  }
+
   // A small call. `on_success`, if given, sees the response before the client.
   template <typename Request, typename Response>
   ServerUnaryReactor* Unary(
@@ -388,7 +380,9 @@ class RegistryServer::Service final : public ServiceBase {
   // Callbacks that the registry holds may outlive the server.
   const std::shared_ptr<StreamSessions> sessions_ = std::make_shared<StreamSessions>();
   const std::shared_ptr<EventCache> cache_ = std::make_shared<EventCache>();
-  OpenStreams<SubscribeReactor::State> subscribe_streams_;
+  OpenStreams<EventStream> subscribe_streams_;
+  OpenStreams<EventStream> watch_streams_;
+  const std::shared_ptr<std::atomic<int64_t>> watched_ = std::make_shared<std::atomic<int64_t>>(0);
   OpenStreams<RenewalReactor::State> renewal_streams_;
   OpenStreams<RegisterStreamReactor::State> register_streams_;
   WriteThreads writes_;

@@ -92,8 +92,9 @@ class RegistryServer {
     // Large answers that their clients have not read yet, in bytes; likewise, and one caller has
     // half of it at most. One that stays unread for `stalled_stream_timeout` is cancelled.
     int64_t max_unread_bytes = int64_t{64} << 20;
-    // Open Subscribe streams, in all and on one TCP connection; likewise. With `access` an owner
-    // has half of the first at most (registry/model/shared_limit.h).
+    // Open subscriptions, in all and on one TCP connection; likewise. With `access` an owner
+    // has half of the first at most (registry/model/shared_limit.h). A Watch stream without
+    // subscriptions counts as one.
     int max_subscriptions = 100000;
     int max_subscriptions_per_connection = 0;
     // Calls and streams of any kind on one connection, those that are only begun included. What a
@@ -114,17 +115,18 @@ class RegistryServer {
     absl::Duration longest_connection_age = absl::Hours(1);
     // Looks after the streams; it outlives the server. Null: no one looks after them.
     HashedWheelTimer* timer = nullptr;
-    // A Subscribe stream or RegisterStream whose client takes nothing for so long is cancelled.
+    // A stream of events or RegisterStream whose client takes nothing for so long is cancelled.
     absl::Duration stalled_stream_timeout = absl::Seconds(30);
-    // A KeepAlive or RegisterStream on which nothing comes for so long is ended, but not its
-    // sessions. At least the longest TTL: then none of its sessions is alive.
+    // A KeepAlive or RegisterStream on which nothing comes for so long, and a Watch that has no
+    // subscription for so long, is ended, but not its sessions. At least the longest TTL: then none of its sessions is alive.
     absl::Duration silent_stream_timeout = absl::Hours(1);
   };
 
   struct Statistics {
     CallStats::Snapshot calls;
     int64_t calls_in_flight = 0;  // unary, and messages of RegisterStreams
-    int64_t subscriptions = 0;    // open streams, likewise the next two
+    int64_t subscriptions = 0;    // open: Subscribe streams, and those of Watch streams
+    int64_t watch_streams = 0;    // open, likewise the next two
     int64_t renewal_streams = 0;
     int64_t register_streams = 0;
     int64_t bulk_bytes = 0;     // of large calls that wait for their turn

@@ -186,8 +186,7 @@ void Conflator::StartNext() {
 }
 
 Conflator::Message Conflator::Take() {
-  busy_ = false;
-  taken_bytes_ = 0;
+  Written();
   if (snapshot_ == nullptr && next_ != nullptr) StartNext();
   Message message;
   if (snapshot_ != nullptr) {
@@ -261,10 +260,27 @@ size_t Conflator::pending() const {
   return pending;
 }
 
+size_t Conflator::waiting_bytes() const {
+  size_t bytes = 0;
+  // Parts are about as large as the first that is left.
+  if (snapshot_ != nullptr) bytes += snapshot_->PartBytes(part_) * (snapshot_->parts() - part_);
+  if (next_ != nullptr) bytes += next_->event->PartBytes(0) * next_->event->parts();
+  if (rest_ != nullptr) {
+    bytes += rest_->single != nullptr ? rest_->changes->bytes : rest_->operation_bytes;
+  }
+  return bytes;
+}
+
 size_t Conflator::bytes() const {
-  size_t bytes = sizeof(*this) + written_.bytes() + taken_bytes_;
+  size_t bytes = sizeof(*this) + written_.bytes() + held_bytes();
+  if (next_ != nullptr) bytes += next_->after.bytes();
+  return bytes;
+}
+
+size_t Conflator::held_bytes() const {
+  size_t bytes = taken_bytes_;
   if (snapshot_ != nullptr) bytes += snapshot_->bytes();
-  if (next_ != nullptr) bytes += sizeof(*next_) + next_->after.bytes() + next_->event->bytes();
+  if (next_ != nullptr) bytes += sizeof(*next_) + next_->event->bytes();
   if (rest_ != nullptr) {
     const size_t count = rest_->operations.size();
     bytes += sizeof(*rest_) + rest_->operation_bytes +

@@ -92,8 +92,21 @@ class Conflator {
   // been written.
   Message Take();
 
+  // What was taken last has been written. For who takes of many and comes back to this one only when
+  // there is something to take.
+  void Written() {
+    busy_ = false;
+    taken_bytes_ = 0;
+  }
+
   // Operations and parts that wait; for tests and statistics.
   size_t pending() const;
+
+  // About how many bytes are still to be written.
+  size_t waiting_bytes() const;
+
+  // As bytes(), of what waits or is being written alone.
+  size_t held_bytes() const;
 
   // About how much memory is held for this subscriber alone, when it is not shared by chance.
   size_t bytes() const;

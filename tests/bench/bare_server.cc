@@ -2,7 +2,8 @@
 // and does nothing of what a registry is for. No checks, no fences, no sessions, no commits.
 //
 // Register puts each instance in a map (or not even that, with --no-map), and writes it, encoded
-// once, to every open Subscribe stream; with --sync it first writes a page to a file and syncs it,
+// once, to every open Subscribe stream, and to each subscription of its service on Watch streams, in a
+// message of its own with a head and a slice that all share; with --sync it first writes a page to a file and syncs it,
 // on the thread that has read the call. Each method is served in the way that is fastest with this
 // library, the callback API.
 //
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -21,14 +23,17 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "bare.grpc.pb.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "registry/model/wire_writer.h"
 #include "retry/mutex.h"
 #include "tests/bench/instances.h"
 #include "tests/bench/synced_file.h"
@@ -49,6 +54,9 @@ using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
 using registry::v1::RegistryService;
 using registry::v1::SubscribeResponse;
+using registry::v1::WatchItem;
+using registry::v1::WatchRequest;
+using registry::v1::WatchResponse;
 
 class Map {
  public:
@@ -96,6 +104,60 @@ class Follower final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mu_);
 };
 
+// Subscriptions of many services, by their numbers.
+class Watcher final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  using OnSubscribe = std::function<void(Watcher*, uint64_t id, const std::string& service)>;
+
+  Watcher(OnSubscribe on_subscribe, std::function<void(Watcher*)> on_done)
+      : on_subscribe_(std::move(on_subscribe)), on_done_(std::move(on_done)) {
+    StartRead(&request_);
+  }
+
+  // `event` is a SubscribeResponse.
+  void Write(uint64_t id, const grpc::Slice& event) {
+    std::string head;
+    wire::AppendHead(WatchResponse::kItemsFieldNumber,
+                     wire::NumberSize(id) + wire::BytesSize(event.size()), &head);
+    wire::AppendNumber(WatchItem::kWatchIdFieldNumber, id, &head);
+    wire::AppendHead(WatchItem::kEventFieldNumber, event.size(), &head);
+    const grpc::Slice slices[] = {grpc::Slice(head), event};
+    MutexLock lock(&mu_);
+    waiting_.emplace_back(slices, 2);
+    if (waiting_.size() == 1) StartWrite(&waiting_.front());
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    WatchRequest request;
+    if (!grpc::SerializationTraits<WatchRequest>::Deserialize(&request_, &request).ok()) return;
+    for (const auto& command : request.commands()) {
+      on_subscribe_(this, command.watch_id(), command.subscribe().selector().service());
+    }
+    StartRead(&request_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    waiting_.pop_front();
+    if (ok && !waiting_.empty()) StartWrite(&waiting_.front());
+  }
+
+  void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+
+  void OnDone() override {
+    on_done_(this);
+    delete this;
+  }
+
+ private:
+  const OnSubscribe on_subscribe_;
+  const std::function<void(Watcher*)> on_done_;
+  grpc::ByteBuffer request_;
+  Mutex mu_;
+  std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
 // Answers each message with one.
 template <typename Request, typename Response>
 class Echo final : public grpc::ServerBidiReactor<Request, Response> {
@@ -125,7 +187,8 @@ class Echo final : public grpc::ServerBidiReactor<Request, Response> {
 using ServiceBase =
     RegistryService::WithCallbackMethod_OpenSession<RegistryService::WithCallbackMethod_Register<
         RegistryService::WithCallbackMethod_List<RegistryService::WithCallbackMethod_KeepAlive<
-            RegistryService::WithRawCallbackMethod_Subscribe<RegistryService::Service>>>>>;
+            RegistryService::WithRawCallbackMethod_Subscribe<
+                RegistryService::WithRawCallbackMethod_Watch<RegistryService::Service>>>>>>;
 
 class BareRegistry final : public ServiceBase {
  public:
@@ -198,7 +261,34 @@ class BareRegistry final : public ServiceBase {
     return follower;
   }
 
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Watch(
+      CallbackServerContext*) override {
+    return new Watcher(
+        [this](Watcher* watcher, uint64_t id, const std::string& service) {
+          MutexLock lock(&mu_);
+          Followed& followed = followed_[service];
+          watcher->Write(id, followed.snapshot);
+          followed.by.emplace_back(watcher, id);
+        },
+        [this](Watcher* ended) {
+          MutexLock lock(&mu_);
+          for (auto& [service, followed] : followed_) {
+            auto& by = followed.by;
+            by.erase(std::remove_if(by.begin(), by.end(),
+                                    [ended](const auto& one) { return one.first == ended; }),
+                     by.end());
+          }
+        });
+  }
+
  private:
+  // What Watch streams follow.
+  struct Followed {
+    SubscribeResponse set;
+    grpc::Slice snapshot;  // of it
+    std::vector<std::pair<Watcher*, uint64_t>> by;
+  };
+
   static constexpr uint64_t kEpoch = 0x1234567812345678;
 
   static grpc::ServerUnaryReactor* Ok(CallbackServerContext* context) {
@@ -214,7 +304,13 @@ class BareRegistry final : public ServiceBase {
 
   void FanOut(const RegisterRequest& request, uint64_t revision) {
     MutexLock lock(&mu_);
+    WriteToWatchers(request, revision);
     if (followers_.empty()) return;
+    const grpc::ByteBuffer encoded = Encode(DeltaOf(request, revision));
+    for (Follower* follower : followers_) follower->Write(encoded);
+  }
+
+  static SubscribeResponse DeltaOf(const RegisterRequest& request, uint64_t revision) {
     SubscribeResponse event;
     event.set_epoch(kEpoch);
     event.set_revision(revision);
@@ -222,8 +318,31 @@ class BareRegistry final : public ServiceBase {
     for (const registry::v1::Registration& registration : request.registrations()) {
       *event.mutable_delta()->add_upserts() = registration.instance();
     }
-    const grpc::ByteBuffer encoded = Encode(event);
-    for (Follower* follower : followers_) follower->Write(encoded);
+    return event;
+  }
+
+  // All instances of a request are of one service, or their services are not followed yet.
+  void WriteToWatchers(const RegisterRequest& request, uint64_t revision)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::unordered_set<Followed*> changed;
+    for (const registry::v1::Registration& registration : request.registrations()) {
+      const registry::v1::ServiceInstance& instance = registration.instance();
+      Followed& followed = followed_[instance.key().service()];
+      auto& set = *followed.set.mutable_snapshot()->mutable_instances();
+      const auto known = std::find_if(set.begin(), set.end(), [&](const auto& one) {
+        return one.key().instance_id() == instance.key().instance_id();
+      });
+      (known == set.end() ? *set.Add() : *known) = instance;
+      changed.insert(&followed);
+    }
+    for (Followed* followed : changed) {
+      followed->set.set_epoch(kEpoch);
+      followed->set.set_revision(revision);
+      followed->snapshot = grpc::Slice(followed->set.SerializeAsString());
+      if (followed->by.empty()) continue;
+      const grpc::Slice event(DeltaOf(request, revision).SerializeAsString());
+      for (const auto& [watcher, id] : followed->by) watcher->Write(id, event);
+    }
   }
 
   Map* const map_;
@@ -231,6 +350,7 @@ class BareRegistry final : public ServiceBase {
   std::atomic<uint64_t> revision_{0};
   Mutex mu_;
   std::unordered_set<Follower*> followers_ ABSL_GUARDED_BY(mu_);
+  absl::node_hash_map<std::string, Followed> followed_ ABSL_GUARDED_BY(mu_);
 };
 
 class BareStream final : public bench::BareService::CallbackService {

@@ -17,8 +17,21 @@ SIDE_BY_SIDE = 8
 
 
 def outcome(subject, name):
-    """None when the clause holds, else what failed."""
-    world = World(subject, subject.addresses)
+    """None when the clause holds, over both ways in if it follows something, else what failed."""
+    failed, subscribed = one_outcome(subject, name, watches=False)
+    if failed is None and subscribed:
+        failed, _ = one_outcome(subject, name, watches=True)
+        failed = failed and "by Watch: " + failed
+    return failed
+
+
+def one_outcome(subject, name, watches):
+    """(None when the clause holds, else what failed; whether it follows something)"""
+    world = World(subject, subject.addresses, watches)
+    return judged(world, name), world.subscribed
+
+
+def judged(world, name):
     try:
         CLAUSES[name](world)
         return None

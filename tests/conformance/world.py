@@ -162,13 +162,89 @@ class Stream:
         self.call.cancel()
 
 
+class Ended(grpc.RpcError):
+    """The end of a subscription on a Watch stream, as a call of its own would have raised it."""
+
+    def __init__(self, status):
+        super().__init__()
+        self._status = status
+
+    def code(self):
+        return next(code for code in grpc.StatusCode if code.value[0] == self._status.code)
+
+    def trailing_metadata(self):
+        return (("grpc-status-details-bin", self._status.SerializeToString()),)
+
+
+class Watch:
+    """An open Watch stream; each subscription on it is as the call of a Subscribe."""
+
+    def __init__(self, stub):
+        self._requests = queue.Queue()
+        self._lock = threading.Lock()
+        self._subscriptions = {}
+        self._last = 0
+        self.call = stub.Watch(iter(self._requests.get, None))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _send(self, **command):
+        self._requests.put(pb.WatchRequest(commands=[pb.WatchCommand(**command)]))
+
+    def subscribe(self, request):
+        with self._lock:
+            self._last += 1
+            watch_id, items = self._last, queue.Queue()
+            self._subscriptions[watch_id] = items
+            self._send(watch_id=watch_id, subscribe=request)
+        return Watched(items, lambda: self._send(watch_id=watch_id, unsubscribe=pb.WatchUnsubscribe()))
+
+    def _read(self):
+        try:
+            for response in self.call:
+                for item in response.items:
+                    with self._lock:
+                        items = self._subscriptions[item.watch_id]
+                        if item.HasField("end"):
+                            del self._subscriptions[item.watch_id]
+                    items.put(item)
+        except grpc.RpcError as error:
+            with self._lock:
+                for items in self._subscriptions.values():
+                    items.put(error)
+
+    def close(self):
+        self._requests.put(None)
+        self.call.cancel()
+
+
+class Watched:
+    """A subscription on a Watch stream: iterated as a call."""
+
+    def __init__(self, items, cancel):
+        self._items, self.cancel = items, cancel
+
+    def __iter__(self):
+        while True:
+            item = self._items.get()
+            if isinstance(item, grpc.RpcError):
+                raise item
+            if not item.HasField("end"):
+                yield item.event
+            elif item.end.code != 0:
+                raise Ended(item.end)
+            else:
+                return
+
+
 class World:
     """One clause's view of a subject. `name` is part of every service, so that clauses run side by side."""
 
     _serial = itertools.count(1)
 
-    def __init__(self, subject, addresses):
+    def __init__(self, subject, addresses, watches=False):
         self.subject = subject
+        self.subscribed = False  # a clause that follows something is to hold by Watch, too
+        self._watches = {} if watches else None
         self.name = f"c{next(World._serial)}"
         self._cleanup = []
         self.stubs = [self._stub(address) for address in addresses]
@@ -267,8 +343,16 @@ class World:
         return sorted(self.records(service, stub, **fields))
 
     def subscribe(self, selector=None, stub=None, **fields):
-        call = (stub or self.stub).Subscribe(
-            pb.SubscribeRequest(selector=selector or self.selector(), **fields))
+        self.subscribed = True
+        stub = stub or self.stub
+        request = pb.SubscribeRequest(selector=selector or self.selector(), **fields)
+        if self._watches is None:
+            call = stub.Subscribe(request)
+        else:
+            if stub not in self._watches:
+                self._watches[stub] = Watch(stub)
+                self.defer(self._watches[stub].close)
+            call = self._watches[stub].subscribe(request)
         self.defer(call.cancel)
         return Stream(call)
 

@@ -419,14 +419,19 @@ TEST_F(ClientTest, DestroyingAStreamWaitsForItsListener) {
 // Tells what RegistryServer never would.
 class LosingServer : public RegistryService::Service {
  public:
-  grpc::Status Subscribe(grpc::ServerContext* context, const SubscribeRequest* request,
-                         grpc::ServerWriter<SubscribeResponse>* writer) override {
-    writer->Write(Snapshot(7));
-    SubscribeResponse delta;
-    delta.set_epoch(1);
-    delta.set_revision(9);
-    delta.mutable_delta()->set_base_revision(8);
-    writer->Write(delta);
+  grpc::Status Watch(grpc::ServerContext* context,
+                     grpc::ServerReaderWriter<WatchResponse, WatchRequest>* stream) override {
+    WatchRequest request;
+    stream->Read(&request);
+    WatchResponse response;
+    response.add_items()->set_watch_id(request.commands(0).watch_id());
+    SubscribeResponse& event = *response.mutable_items(0)->mutable_event();
+    event = Snapshot(7);
+    stream->Write(response);
+    event.clear_snapshot();
+    event.set_revision(9);
+    event.mutable_delta()->set_base_revision(8);
+    stream->Write(response);
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::OK;
   }

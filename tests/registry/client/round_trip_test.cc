@@ -3,6 +3,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "registry/base/trace_context.h"
 #include "registry/model/errors.h"
+#include "tests/registry/server/subscribe_client.h"
 #include "tests/registry/server/wire_fixture.h"
 #include "tests/util/instances.h"
 
@@ -155,13 +156,32 @@ TEST_P(RoundTripTest, ALostSessionIsAnErrorOfTheRenewal) {
   EXPECT_TRUE(CallAndWait(*client_, &Registry::KeepAlive, request).ok()) << "on the same stream";
 }
 
-TEST_P(RoundTripTest, SubscribeTellsSnapshotDeltasAndEnd) {
+// Over both ways in: the client's Watch stream, and a Subscribe stream for each subscription.
+class WayInTest : public WireTest, public testing::WithParamInterface<WayIn> {
+ protected:
+  void SetUp() override {
+    StartServer(ListenOn(Transport::kTcp));
+    client_ = NewClient();
+  }
+
+  std::unique_ptr<SubscribeStream> Subscribe(const SubscribeRequest& request,
+                                             std::shared_ptr<NotifyListener> listener) {
+    return SubscribeBy(GetParam(), *client_, address_, request, std::move(listener));
+  }
+
+  std::unique_ptr<GrpcRegistry> client_;
+};
+
+INSTANTIATE_TEST_SUITE_P(WaysIn, WayInTest, testing::Values(WayIn::kWatch, WayIn::kSubscribe),
+                         [](const auto& info) { return WayInName(info.param); });
+
+TEST_P(WayInTest, SubscribeTellsSnapshotDeltasAndEnd) {
   SubscribeRequest request;
   request.set_session_id("s");
   request.set_subscription_id("sub");
   request.mutable_selector()->set_service("orders");
   auto listener = std::make_shared<RecordingListener>();
-  auto stream = client_->Subscribe(request, listener);
+  auto stream = Subscribe(request, listener);
   auto subscription = fake_.WaitForSubscription(0);
   ASSERT_NE(subscription, nullptr);
   EXPECT_TRUE(MessageDifferencer::Equals(subscription->request(), request));
@@ -189,17 +209,17 @@ TEST_P(RoundTripTest, SubscribeTellsSnapshotDeltasAndEnd) {
   EXPECT_TRUE(subscription->WaitForCancel()) << "the server lets go of a stream that has ended";
 }
 
-TEST_P(RoundTripTest, ARefusedSubscribeKeepsItsReason) {
+TEST_P(WayInTest, ARefusedSubscribeKeepsItsReason) {
   fake_.EndSubscriptionsWith(InvalidField("selector.service", "is empty"));
   auto listener = std::make_shared<RecordingListener>();
-  auto stream = client_->Subscribe({}, listener);
+  auto stream = Subscribe({}, listener);
   ASSERT_TRUE(listener->WaitForEnd());
   EXPECT_EQ(*listener->end(), InvalidField("selector.service", "is empty"));
 }
 
-TEST_P(RoundTripTest, DestroyingTheStreamEndsItAtTheServer) {
+TEST_P(WayInTest, DestroyingTheStreamEndsItAtTheServer) {
   auto listener = std::make_shared<RecordingListener>();
-  auto stream = client_->Subscribe({}, listener);
+  auto stream = Subscribe({}, listener);
   auto subscription = fake_.WaitForSubscription(0);
   ASSERT_NE(subscription, nullptr);
   stream.reset();

@@ -228,7 +228,7 @@ TEST_F(AbuseTest, Garbage) {
   grpc::GenericStub stub(
       grpc::CreateChannel(daemon_->address(), grpc::InsecureChannelCredentials()));
   for (const char* method : {"OpenSession", "CloseSession", "Register", "Unregister", "Unsubscribe",
-                             "List", "Subscribe", "NoSuchMethod"}) {
+                             "List", "Subscribe", "Watch", "NoSuchMethod"}) {
     for (int round = 0; round < 20; ++round) {
       grpc::ClientContext context;
       context.set_deadline(absl::ToChronoTime(absl::Now() + kProcessTimeout));

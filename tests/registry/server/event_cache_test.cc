@@ -21,26 +21,19 @@ EventPtr MakeEvent(uint64_t revision) {
   return Event::Snapshot(1, revision, SetFlags(), {Blob(CanonicalInstance(instance))});
 }
 
-const uint8_t* MemoryOf(const grpc::ByteBuffer& bytes) {
-  grpc::Slice slice;
-  EXPECT_TRUE(bytes.TrySingleSlice(&slice).ok());
-  return slice.begin();
-}
+const uint8_t* MemoryOf(const grpc::Slice& bytes) { return bytes.begin(); }
 
 TEST(EventCacheTest, AnEventIsEncodedAndDigestedOnce) {
   EventCache cache;
   const EventPtr event = MakeEvent(1);
-  const grpc::ByteBuffer first = cache.BytesOf({event, 0});
+  const grpc::Slice first = cache.BytesOf(event, 0);
   const Conflator::Changes changes = cache.ChangesOf(event);
   const EventPtr other = MakeEvent(2);
-  EXPECT_NE(MemoryOf(cache.BytesOf({other, 0})), MemoryOf(first));
-  EXPECT_EQ(MemoryOf(cache.BytesOf({event, 0})), MemoryOf(first))
-      << "the same memory for everybody";
+  EXPECT_NE(MemoryOf(cache.BytesOf(other, 0)), MemoryOf(first));
+  EXPECT_EQ(MemoryOf(cache.BytesOf(event, 0)), MemoryOf(first)) << "the same memory for everybody";
   EXPECT_EQ(cache.ChangesOf(event), changes);
 
-  grpc::Slice slice;
-  ASSERT_TRUE(first.TrySingleSlice(&slice).ok());
-  EXPECT_EQ(std::string(slice.begin(), slice.end()), event->EncodedPart(0));
+  EXPECT_EQ(std::string(first.begin(), first.end()), event->EncodedPart(0));
 }
 
 TEST(EventCacheTest, EachPartIsEncodedOnce) {
@@ -49,10 +42,10 @@ TEST(EventCacheTest, EachPartIsEncodedOnce) {
   MakeEvent(1)->ForEachInstance([&](const Blob& instance) { instances.assign(3, instance); });
   const EventPtr event = Event::Snapshot(1, 1, SetFlags(), instances, {1, 1 << 20});
   ASSERT_EQ(event->parts(), 3u);
-  std::vector<grpc::ByteBuffer> parts;
-  for (size_t part = 0; part < 3; ++part) parts.push_back(cache.BytesOf({event, part}));
+  std::vector<grpc::Slice> parts;
+  for (size_t part = 0; part < 3; ++part) parts.push_back(cache.BytesOf(event, part));
   for (size_t part = 0; part < 3; ++part) {
-    EXPECT_EQ(MemoryOf(cache.BytesOf({event, part})), MemoryOf(parts[part]));
+    EXPECT_EQ(MemoryOf(cache.BytesOf(event, part)), MemoryOf(parts[part]));
   }
   EXPECT_NE(MemoryOf(parts[0]), MemoryOf(parts[1]));
 }

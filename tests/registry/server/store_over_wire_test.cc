@@ -1,6 +1,7 @@
 // The registry itself, through gRPC: what a client sees of it is what the protocol page says.
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "failback/registry/v1/registry.grpc.pb.h"
@@ -9,6 +10,7 @@
 #include "registry/model/errors.h"
 #include "registry/store/store_registry.h"
 #include "retry/hashed_wheel_timer.h"
+#include "tests/registry/server/subscribe_client.h"
 #include "tests/registry/server/wire_fixture.h"
 #include "tests/util/sanitized_build.h"
 #include "tests/util/timers.h"
@@ -87,6 +89,45 @@ class StoreOverWireTest : public testing::TestWithParam<Transport> {
     return request;
   }
 
+  void FollowResumeAndEnd(WayIn way, WayIn other) {
+    const std::string name = WayInName(way);
+    ASSERT_TRUE(Register(name + "a", 1, 8080).ok());
+    auto first = std::make_shared<RecordingListener>();
+    auto stream = SubscribeBy(way, *client_, server_->addresses()[0], Subscription(name), first);
+    ASSERT_TRUE(first->WaitForEvents(1));
+    EXPECT_GE(first->events()[0]->snapshot().instances_size(), 1);
+    ASSERT_TRUE(Register(name + "b", 1, 8080).ok());
+    ASSERT_TRUE(first->WaitForEvents(2));
+    EXPECT_EQ(first->events()[1]->delta().upserts_size(), 1);
+    const uint64_t seen = first->events()[1]->revision();
+
+    stream.reset();
+    ASSERT_TRUE(Unregister(name + "a", 2).ok());
+    SubscribeRequest resume = Subscription(name);
+    resume.set_epoch(session_.epoch());
+    resume.set_revision(seen);
+    auto second = std::make_shared<RecordingListener>();
+    const auto resumed = SubscribeBy(way, *client_, server_->addresses()[0], resume, second);
+    ASSERT_TRUE(second->WaitForEvents(1));
+    ASSERT_TRUE(second->events()[0]->has_delta()) << second->events()[0]->DebugString();
+    EXPECT_EQ(second->events()[0]->delta().base_revision(), seen);
+    EXPECT_EQ(second->events()[0]->delta().removals_size(), 1);
+
+    auto third = std::make_shared<RecordingListener>();
+    const auto replacing =
+        SubscribeBy(other, *client_, server_->addresses()[0], Subscription(name), third);
+    ASSERT_TRUE(second->WaitForEnd());
+    EXPECT_EQ(ReasonOf(*second->end()), ERROR_REASON_REPLACED);
+    ASSERT_TRUE(third->WaitForEvents(1));
+    UnsubscribeRequest unsubscribe;
+    unsubscribe.set_session_id(session_.session_id());
+    unsubscribe.set_subscription_id(name);
+    unsubscribe.set_generation(1);
+    ASSERT_TRUE(CallAndWait(*client_, &Registry::Unsubscribe, unsubscribe).ok());
+    ASSERT_TRUE(third->WaitForEnd());
+    EXPECT_TRUE(third->end()->ok());
+  }
+
   TempDir folder_;
   std::unique_ptr<HashedWheelTimer> timer_;
   std::unique_ptr<StoreRegistry> store_;
@@ -112,41 +153,13 @@ TEST_P(StoreOverWireTest, FencingAndRefusals) {
   EXPECT_EQ(ReasonOf(Register("a", 3, 8080)), ERROR_REASON_SESSION_UNKNOWN);
 }
 
+// Over both ways in. Names in a session are the same for both, so one takes over from the other.
 TEST_P(StoreOverWireTest, SubscriptionsFollowResumeAndEnd) {
-  ASSERT_TRUE(Register("a", 1, 8080).ok());
-  auto first = std::make_shared<RecordingListener>();
-  auto stream = client_->Subscribe(Subscription("s"), first);
-  ASSERT_TRUE(first->WaitForEvents(1));
-  EXPECT_EQ(first->events()[0]->snapshot().instances_size(), 1);
-  ASSERT_TRUE(Register("b", 1, 8080).ok());
-  ASSERT_TRUE(first->WaitForEvents(2));
-  EXPECT_EQ(first->events()[1]->delta().upserts_size(), 1);
-  const uint64_t seen = first->events()[1]->revision();
-
-  stream.reset();
-  ASSERT_TRUE(Unregister("a", 2).ok());
-  SubscribeRequest resume = Subscription("s");
-  resume.set_epoch(session_.epoch());
-  resume.set_revision(seen);
-  auto second = std::make_shared<RecordingListener>();
-  const auto resumed = client_->Subscribe(resume, second);
-  ASSERT_TRUE(second->WaitForEvents(1));
-  ASSERT_TRUE(second->events()[0]->has_delta()) << second->events()[0]->DebugString();
-  EXPECT_EQ(second->events()[0]->delta().base_revision(), seen);
-  EXPECT_EQ(second->events()[0]->delta().removals_size(), 1);
-
-  auto third = std::make_shared<RecordingListener>();
-  const auto replacing = client_->Subscribe(Subscription("s"), third);
-  ASSERT_TRUE(second->WaitForEnd());
-  EXPECT_EQ(ReasonOf(*second->end()), ERROR_REASON_REPLACED);
-  ASSERT_TRUE(third->WaitForEvents(1));
-  UnsubscribeRequest unsubscribe;
-  unsubscribe.set_session_id(session_.session_id());
-  unsubscribe.set_subscription_id("s");
-  unsubscribe.set_generation(1);
-  ASSERT_TRUE(CallAndWait(*client_, &Registry::Unsubscribe, unsubscribe).ok());
-  ASSERT_TRUE(third->WaitForEnd());
-  EXPECT_TRUE(third->end()->ok());
+  for (const auto& [way, other] :
+       {std::pair(WayIn::kWatch, WayIn::kSubscribe), std::pair(WayIn::kSubscribe, WayIn::kWatch)}) {
+    SCOPED_TRACE(WayInName(way));
+    FollowResumeAndEnd(way, other);
+  }
 }
 
 TEST_P(StoreOverWireTest, RenewalAndTheEndOfASession) {
