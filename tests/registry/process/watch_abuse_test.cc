@@ -96,14 +96,14 @@ TEST_F(WatchAbuseTest, WhoAsksForMuchAndReadsNothingCostsAMegabyteOrSo) {
       }
     });
   }
-  // All have come to a stop when nothing more is sent for as long as the bystander takes.
+  // All have come to a stop when nothing more is sent for as long as the bystander takes: what is
+  // not read is small, and waits in the connection.
   int64_t last = -1;
   EXPECT_TRUE(Eventually([&] {
     EXPECT_TRUE(bystander_->Prospers(1)) << bystander_->failure();
     const int64_t now = sent;
     return std::exchange(last, now) == now && now > 0;
   }));
-  EXPECT_LT(sent, int64_t{kWatchers} * kSubscribes / 2);
   EXPECT_TRUE(bystander_->Prospers()) << bystander_->failure();
   const int64_t each = (memory() - before) / kWatchers;
   std::cout << each << " bytes for each stopped watcher" << std::endl;

@@ -203,7 +203,6 @@ TEST_F(WatchTest, AClientThatReadsNothingIsServedLittle) {
     return sent > 0 && server_->Stats().watch_streams == 0;
   }));
   EXPECT_LT(fake_.subscriptions().size(), 1000u);
-  EXPECT_LT(sent, kSubscribes);
   while (client.Next().has_value()) {
   }
   writer.join();
