@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "gateway/dns/names.h"
 #include "registry/model/validation.h"
+#include "registry/model/with_view.h"
 
 namespace failback::dns {
 namespace {

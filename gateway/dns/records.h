@@ -110,16 +110,6 @@ class ServiceRecords {
   bool last_resort_ = false;
 };
 
-// Reads what a set has, whichever client wrote it: `use` gets a view that is valid until it
-// returns.
-template <typename Use>
-void WithView(const Blob& instance, Use use) {
-  EncodedInstance encoded;
-  if (ReadSentInstance(instance.view(), &encoded)) return use(encoded.view);
-  const registry::v1::ServiceInstance message = ParseInstance(instance);
-  use(InstanceView(message));
-}
-
 }  // namespace failback::dns
 
 #endif  // FAILBACK_GATEWAY_DNS_RECORDS_H_

@@ -6,6 +6,7 @@
 
 #include "registry/model/blob.h"
 #include "registry/model/instance_view.h"
+#include "registry/model/with_view.h"
 
 namespace failback::dns {
 namespace {
