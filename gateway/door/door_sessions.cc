@@ -315,7 +315,7 @@ void DoorSessions::Core::PutPersistent(const Identity& caller, PutRequest reques
                                        Callback<LiveInstance> done) {
   RegisterRequest call;
   call.set_wait_for(request.wait_for);
-  request.instance.set_persistent(true);
+  request.instance.set_persistent(options_.persistent);
   const std::string key = CanonicalKey(request.instance.key());
   *call.add_registrations()->mutable_instance() = std::move(request.instance);
   With(caller, [&](Registry* registry) {

@@ -43,6 +43,9 @@ class DoorSessions final : public InstanceWriter {
     HashedWheelTimer* timer = nullptr;
     // "http", "consul", "eureka".
     std::string door;
+    // Whether what has no TTL outlives the agent that carries it. False: at an agent it goes with the
+    // agent's session, and comes back with the agent, by its journal.
+    bool persistent = true;
   };
 
   // `registry` outlives the calls under way. `access` null: callers are not distinguished.
