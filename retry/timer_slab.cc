@@ -8,7 +8,9 @@
 namespace failback {
 
 TimerSlab::~TimerSlab() {
-  for (TimerEntry* chunk : chunks_) std::free(chunk);
+  for (uint32_t index = 0; index < room_; index += kChunkEntries) {
+    std::free(chunks_[index / kChunkEntries]);
+  }
 }
 
 bool TimerSlab::Grow() {

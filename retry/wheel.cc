@@ -34,7 +34,7 @@ Wheel::~Wheel() {
     TimerEntry* const entry = slab_->At(index);
     if (entry->state != State::kFree) entry->task().~TimerTask();
   }
-  slab_->Clear();
+  if (own_slab_ == nullptr) slab_->Clear();
 }
 
 uint32_t Wheel::NextGeneration() const {
