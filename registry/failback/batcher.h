@@ -76,13 +76,10 @@ class Batcher {
     return record;
   }
 
-  // All that are queued, by kind.
-  std::vector<Record*> All() const {
-    std::vector<Record*> all;
-    for (const auto& queue : queues_) {
-      for (Record* record : queue.All()) all.push_back(record);
-    }
-    return all;
+  // By kind. None may leave meanwhile.
+  template <typename Each>
+  void ForEach(Each each) const {
+    for (const auto& queue : queues_) queue.ForEach(each);
   }
 
   void Clear() {

@@ -38,7 +38,7 @@ void Machine::AuditSoon() {
   if (options_.anti_entropy_interval <= absl::ZeroDuration()) return;
   absl::Duration wait =
       std::min(kSettling + kSpread * options_.random(), options_.anti_entropy_interval);
-  const UpstreamMachine::State& session = upstream_.last();
+  const UpstreamMachine::State& session = upstream_.state();
   if (session.session_serial == 1 && session.info.resumed()) {
     // An earlier process of this incarnation opened the session, and without a journal this one
     // does not know what that was sent. A client that still wants it has as long to say so as a
@@ -56,7 +56,7 @@ void Machine::ArmAudit() {
 }
 
 void Machine::BeginAudit() {
-  const UpstreamMachine::State& session = upstream_.last();
+  const UpstreamMachine::State& session = upstream_.state();
   if (draining_) return;
   if (session.phase != UpstreamMachine::Phase::kUp || resyncing_) return ArmAudit();
   if (session.contested) {
@@ -175,7 +175,7 @@ Machine::Found Machine::RepairOne(const Audit& audit, const RecordPtr& record) {
 }
 
 void Machine::AskAboutDoubted() {
-  if (!ask_ || asking_ || upstream_.last().phase != UpstreamMachine::Phase::kUp) return;
+  if (!ask_ || asking_ || upstream_.state().phase != UpstreamMachine::Phase::kUp) return;
   asking_ = true;
   auto audit = std::make_unique<Audit>();
   audit->about_doubted = true;

@@ -11,8 +11,7 @@ namespace failback {
 
 std::vector<CarriedRecord> Machine::Carried(Moment now, const std::string& begins) const {
   std::vector<CarriedRecord> found;
-  const UpstreamMachine::State session = upstream_.state(now);
-  const bool lapsed = LapsedSince(session).has_value();
+  const bool lapsed = LapsedSince(now).has_value();
   for (const auto& [key, record] : records_) {
     if (!record->present || record->stage == Stage::kGivenUp ||
         !absl::StartsWith(record->key, begins)) {
@@ -21,7 +20,7 @@ std::vector<CarriedRecord> Machine::Carried(Moment now, const std::string& begin
     const registry::v1::IntentState state = StateOf(*record, lapsed);
     absl::Status why = record->last_status;
     if (state == registry::v1::INTENT_STATE_ACKNOWLEDGED) why = absl::OkStatus();
-    if (state == registry::v1::INTENT_STATE_LAPSED) why = LapseReason(session);
+    if (state == registry::v1::INTENT_STATE_LAPSED) why = LapseReason();
     found.push_back({record->key, record->instance, state, record->generation,
                      options_.upstream_name, std::move(why)});
   }

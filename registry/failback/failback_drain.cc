@@ -75,7 +75,7 @@ Machine::Drained Machine::DrainedAs(const Record& record, bool closed) {
 
 absl::Status Machine::WhyRemaining(const Record& record) const {
   const bool failed = record.pending() && !record.last_status.ok();
-  return failed ? record.last_status : SessionError(upstream_.last());
+  return failed ? record.last_status : SessionError();
 }
 
 agent::v1::DrainResponse Machine::CountDrained(bool closed) const {

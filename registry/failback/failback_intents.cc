@@ -23,7 +23,7 @@ constexpr absl::Duration kTombstoneLife = absl::Seconds(60);
 
 }  // namespace
 
-void Machine::On(input::Write in) {
+void Machine::On(input::Write&& in) {
   Batch& batch = in.batch;
   PurgeTombstones();
   LocalSession* const session =
@@ -108,9 +108,8 @@ absl::Status Machine::StateIntent(LocalSession* session, Intent intent, bool che
   // What was acknowledged in a session that has lapsed is not any more, for those who ask.
   bool lapsed = false;
   if (same && wait && record->present && !record->pending()) {
-    const UpstreamMachine::State upstream = upstream_.state(now_);
-    lapsed = LapsedSince(upstream).has_value();
-    if (lapsed && check && upstream.phase == UpstreamMachine::Phase::kDown) {
+    lapsed = LapsedSince(now_).has_value();
+    if (lapsed && check && upstream_.state().phase == UpstreamMachine::Phase::kDown) {
       return UnsentCheck(NoSession());
     }
   }
@@ -357,7 +356,7 @@ void Machine::Resolve(const RecordPtr& record, const absl::Status& status) {
 void Machine::Emit(IntentEvent::Kind kind, const Record& record, const absl::Status& status,
                    bool refused) {
   if (!setup_.events) return;
-  IntentEvent event;
+  IntentEvent& event = out_->events.emplace_back();
   event.kind = kind;
   event.operation = record.kind();
   event.id = PendingId(record);
@@ -371,7 +370,6 @@ void Machine::Emit(IntentEvent::Kind kind, const Record& record, const absl::Sta
   event.status = status;
   event.refused = refused;
   if (record.trace != nullptr) event.traceparent = *record.trace;
-  out_->events.push_back(std::move(event));
 }
 
 }  // namespace failback

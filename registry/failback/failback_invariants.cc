@@ -1,9 +1,8 @@
 // What holds of the failback machine after every step.
 
+#include <cstddef>
 #include <string>
-#include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "registry/failback/failback_machine.h"
 
@@ -22,36 +21,40 @@ std::string Machine::CheckInvariants() const {
   return wrong;
 }
 
-// Each list has what it is to have, and nothing else.
+// Each list has what it is to have, and nothing else. A record is in one list at most; so each that
+// is in one is in one of these, if these have as many.
 void Machine::CheckLists(std::string* wrong) const {
-  absl::flat_hash_set<const Record*> listed;
-  const auto list = [&](const std::vector<Record*>& records, Stage stage) {
-    for (const Record* record : records) {
-      listed.insert(record);
-      if (record->stage == stage) continue;
+  size_t listed = 0;
+  const auto list = [&](const StageList<Record>& records, Stage stage) {
+    records.ForEach([&](const Record* record) {
+      ++listed;
+      if (record->stage == stage) return;
       absl::StrAppend(wrong, record->key, ": is listed as ", StageName(stage), "\n");
-    }
+    });
   };
-  list(superseded_.All(), Stage::kSuperseded);
-  list(tombstones_.All(), Stage::kTombstone);
-  for (const Record* record : batcher_.All()) {
-    listed.insert(record);
+  list(superseded_, Stage::kSuperseded);
+  list(tombstones_, Stage::kTombstone);
+  batcher_.ForEach([&](const Record* record) {
+    ++listed;
     if (record->stage != Stage::kQueued && !record->superseded()) {
       absl::StrAppend(wrong, record->key, ": is in the queue, and ", StageName(record->stage),
                       "\n");
     }
     if (!MayBeSent(*record)) absl::StrAppend(wrong, record->key, ": is sent too early\n");
-  }
+  });
+  size_t linked = 0;
   const auto check = [&](const Record& record) {
     const bool to_list =
         record.stage == Stage::kTombstone ||
         (record.in_flight == 0 && (record.stage == Stage::kQueued || record.superseded()));
-    if (to_list == listed.contains(&record)) return;
+    linked += record.linked() ? 1 : 0;
+    if (to_list == record.linked()) return;
     absl::StrAppend(wrong, record.key, " (", StageName(record.stage),
                     "): is not in the list of its stage, or in one\n");
   };
   for (const auto& [key, record] : records_) check(*record);
   for (const auto& [selector, record] : watches_) check(*record);
+  if (listed != linked) absl::StrAppend(wrong, listed, " records are in lists, not ", linked, "\n");
 }
 
 bool Machine::MayBeSent(const Record& record) const {
@@ -123,9 +126,10 @@ void Machine::CheckWatch(const Record& record, std::string* wrong) const {
 void Machine::CheckTotals(std::string* wrong) const {
   RecordTotals totals;
   size_t listeners = 0;
-  for (const auto& [key, record] : records_) totals.Replace(Standing(), StandingOf(*record));
+  // CheckRecord has compared the records' standings with the records.
+  for (const auto& [key, record] : records_) totals.Replace(Standing(), record->standing);
   for (const auto& [selector, record] : watches_) {
-    totals.Replace(Standing(), StandingOf(*record));
+    totals.Replace(Standing(), record->standing);
     listeners += record->watch->subscribers.size();
   }
   if (!(totals == totals_)) {

@@ -27,7 +27,7 @@ constexpr absl::Duration kListPatience = absl::Seconds(3);
 void Machine::On(input::List in) {
   const std::string& incarnation = in.request.incarnation();
   const LocalSession* const local = incarnation.empty() ? nullptr : SessionOf(incarnation);
-  const UpstreamMachine::State& session = upstream_.last();
+  const UpstreamMachine::State& session = upstream_.state();
   if (local != nullptr || session.phase == UpstreamMachine::Phase::kDown) {
     const absl::Status away = local != nullptr ? absl::OkStatus() : session.last_error;
     return Answer(in.ticket, CollectKnown(in.request, local, ListUnavailable(in.request, away)));
@@ -141,7 +141,7 @@ void Machine::CollectOwn(const ListScopes& scopes, const LocalSession* owner,
                          KnownList* known) const {
   const ListRequest& request = known->request;
   const bool all = !request.incarnation().empty() && !request.has_selector();
-  const bool lapsed = LapsedSince(upstream_.state(now_)).has_value();
+  const bool lapsed = LapsedSince(now_).has_value();
   for (const auto& [view, record] : records_) {
     const std::string& key = record->key;
     if (owner != nullptr && record->owner != owner) continue;

@@ -45,7 +45,7 @@ Machine::Machine(Setup setup, Moment now)
       last_known_(static_cast<size_t>(options_.max_subscriptions), kMaxLastKnownBytes),
       retry_tokens_(options_.retries_per_second, options_.retry_burst) {}
 
-void Machine::Step(Input input, Moment now, Effects* effects) {
+void Machine::Step(Input&& input, Moment now, Effects* effects) {
   effects->more = false;
   effects->wake_nanos = Alarms::kNever;
   if (closed_) return;
@@ -56,13 +56,15 @@ void Machine::Step(Input input, Moment now, Effects* effects) {
   Pump();
   AdvanceDrain();
   const int64_t next = alarms_.next_nanos();
+  // A tick runs so many alarms, and leaves the rest to the next one.
+  if (std::holds_alternative<input::Tick>(input) && next <= now_.nanos) out_->more = true;
   out_->wake_nanos = std::min(next, upstream_.due_nanos());
   out_ = nullptr;
 }
 
 // --- Its owner.
 
-void Machine::On(input::Start in) {
+void Machine::On(input::Start&& in) {
   Restore(std::move(in));
   ArmAudit();
   Follow(upstream_.Start(now_));
@@ -72,7 +74,6 @@ void Machine::On(input::Made in) { making_ = false; }
 
 void Machine::On(input::Tick in) {
   alarms_.Run(now_.nanos, kMaxAlarmsAtOnce);
-  out_->more = alarms_.next_nanos() <= now_.nanos;
   if (upstream_.due_nanos() <= now_.nanos) Follow(upstream_.Tick(now_));
 }
 
@@ -143,7 +144,7 @@ CallId Machine::NewCall(CallSlot slot) {
   return id;
 }
 
-void Machine::On(input::Answered in) {
+void Machine::On(input::Answered&& in) {
   CallSlot call = std::exchange(calls_[in.call], CallSlot());
   if (call.kind == CallSlot::Kind::kFree) return;  // answered already
   free_calls_.push_back(in.call);

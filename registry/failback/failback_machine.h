@@ -68,7 +68,7 @@ class Machine {
   Machine(Setup setup, Moment now);
 
   // Something has happened. `now` never goes back. What is to be done is added to `*effects`.
-  void Step(Input input, Moment now, Effects* effects);
+  void Step(Input&& input, Moment now, Effects* effects);
 
   // How things stand, for an operator.
   const std::string& incarnation() const { return incarnation_; }
@@ -102,11 +102,11 @@ class Machine {
   using WatchPtr = std::shared_ptr<Watch>;
 
   // --- A step (failback_machine.cc).
-  void On(input::Start in);
+  void On(input::Start&& in);
   void On(const input::OpenSession& in);
   void On(const input::KeepAlive& in);
   void On(const input::CloseSession& in);
-  void On(input::Write in);
+  void On(input::Write&& in);
   void On(input::Subscribe in);
   void On(input::Detach in);
   void On(const input::Unsubscribe& in);
@@ -115,7 +115,7 @@ class Machine {
   void On(const input::Retry& in);
   void On(const input::Cancel& in);
   void On(input::Drain in);
-  void On(input::Answered in);
+  void On(input::Answered&& in);
   void On(const input::Streamed& in);
   void On(const input::Disconnected& in);
   void On(input::Made in);
@@ -220,18 +220,19 @@ class Machine {
   void Probe(UpstreamMachine::Call call);
   void OnSessionChange();
   // The upstream keeps the incarnation that this agent had for another caller.
-  void TakeIncarnation(const UpstreamMachine::State& state);
-  // Since when what was acknowledged may be gone, by the session as it is now; nullopt: it is not.
-  // Holds until the session is renewed, or everything is queued again for another.
-  std::optional<absl::Time> LapsedSince(const UpstreamMachine::State& session) const;
+  void TakeIncarnation();
+  // Since when what was acknowledged may be gone; nullopt: it is not. Holds until the session is
+  // renewed, or everything is queued again for another.
+  std::optional<absl::Time> LapsedSince(Moment now) const;
   // A call that shows the credentials of now was answered so.
   void NoteCredentials(const absl::Status& status);
-  bool IsAgentRefused(const UpstreamMachine::State& session) const {
+  bool IsAgentRefused() const {
+    const UpstreamMachine::State& session = upstream_.state();
     return session.refused() || (session.last_error.ok() && !credentials_error_.ok());
   }
   // Why there is no session, or nothing can be done in it, and where to look.
-  absl::Status SessionError(const UpstreamMachine::State& session) const;
-  absl::Status LapseReason(const UpstreamMachine::State& session) const;
+  absl::Status SessionError() const;
+  absl::Status LapseReason() const;
   // Why nothing can be sent.
   absl::Status NoSession() const;
   // That to the callers who asked for one attempt. A session that could not be opened in time says
@@ -239,10 +240,10 @@ class Machine {
   static absl::Status UnsentCheck(const absl::Status& no_session);
   // Reports once that the lease has run out, and once that it is over; then answers those who wait
   // for what is acknowledged.
-  void FollowLapse(const UpstreamMachine::State& session, bool lost);
+  void FollowLapse(bool lost);
   void EmitLapse(IntentEvent::Kind kind, const absl::Status& status);
   // One event when the upstream stays unavailable, one when it is back or there is a new session.
-  void LogSession(const UpstreamMachine::State& state, bool lost);
+  void LogSession(bool lost);
   // Queues every intent again, in place of what was queued. `lost`: the upstream has none of them.
   void Resync(bool lost);
   // False: the old session's end has unsubscribed it, and it is to be forgotten.
@@ -464,6 +465,8 @@ class Machine {
   // Why the last call was refused that was made with the credentials of now. The session does not
   // show it: its renewals go through a stream that was opened with those of then.
   absl::Status credentials_error_;
+  // NoSession(), until the session changes; OK: not made yet.
+  absl::Status no_session_;
   std::optional<absl::Time> told_lapsed_;
   // An intent that was acknowledged before the session lapsed is waited for.
   bool lapse_waiters_ = false;

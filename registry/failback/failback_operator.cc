@@ -90,7 +90,7 @@ agent::v1::PendingOperation Machine::PendingRow(Moment now, const Record& record
 agent::v1::UpstreamStatus Machine::UpstreamStatus(Moment now,
                                                   const FailbackStatistics& stats) const {
   agent::v1::UpstreamStatus status;
-  const UpstreamMachine::State session = upstream_.state(now);
+  const UpstreamMachine::State& session = upstream_.state();
   status.set_uri(options_.upstream_name);
   *status.mutable_since() = ToProto(session.since);
   *status.mutable_session_ttl() = session.info.ttl();
@@ -115,10 +115,10 @@ agent::v1::UpstreamStatus Machine::UpstreamStatus(Moment now,
   if (stats.twins > 0) *status.mutable_twin_time() = ToProto(stats.twin_time);
   if (stats.lapsed_since.has_value()) {
     *status.mutable_lapsed_since() = ToProto(*stats.lapsed_since);
-    *status.mutable_last_error() = StatusToProto(LapseReason(session));
+    *status.mutable_last_error() = StatusToProto(LapseReason());
   } else if (session.phase == UpstreamMachine::Phase::kDown || stats.refused ||
              (session.phase == UpstreamMachine::Phase::kClosing && !session.last_error.ok())) {
-    *status.mutable_last_error() = StatusToProto(SessionError(session));
+    *status.mutable_last_error() = StatusToProto(SessionError());
   }
   return status;
 }

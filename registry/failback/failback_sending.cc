@@ -22,7 +22,7 @@ constexpr int kMaxFailedAtOnce = 1000;
 
 void Machine::Pump() {
   while (!batcher_.empty() && !closed_) {
-    const UpstreamMachine::State& session = upstream_.last();
+    const UpstreamMachine::State& session = upstream_.state();
     if (session.phase == UpstreamMachine::Phase::kDown) {
       FailQueued();
       if (batcher_.empty()) break;
@@ -44,7 +44,8 @@ void Machine::Pump() {
 }
 
 void Machine::FailQueued() {
-  const absl::Status status = NoSession();
+  if (no_session_.ok()) no_session_ = NoSession();
+  const absl::Status status = no_session_;
   for (int failed = 0; failed < kMaxFailedAtOnce; ++failed) {
     Record* const next = batcher_.Pop();
     if (next == nullptr) return;
@@ -55,7 +56,7 @@ void Machine::FailQueued() {
 }
 
 void Machine::SendNext() {
-  const UpstreamMachine::State& session = upstream_.last();
+  const UpstreamMachine::State& session = upstream_.state();
   Batcher<Record>::Limits limits{static_cast<size_t>(options_.max_batch), kMaxBatchBytes};
   const auto& theirs = session.info.limits();
   if (theirs.max_batch() != 0) {
@@ -104,7 +105,7 @@ void Machine::AddToCall(const RecordPtr& record, CallSlot* slot, Batch* batch) {
 }
 
 void Machine::SendSubscribe(const RecordPtr& record) {
-  const UpstreamMachine::State& session = upstream_.last();
+  const UpstreamMachine::State& session = upstream_.state();
   Watch* const watch = record->watch.get();
   CloseStream(watch);
   record->in_flight = record->generation;
@@ -198,7 +199,7 @@ void Machine::AttemptDone(const RecordPtr& record, uint64_t generation, const ab
   NextStep step =
       sent ? DecideNextStep(record->kind(), status) : DecideUnsent(record->kind(), status);
   if (step == NextStep::kSuperseded &&
-      ReasonMetadata(status, "rank").value_or("") == absl::StrCat(upstream_.last().info.rank())) {
+      ReasonMetadata(status, "rank").value_or("") == absl::StrCat(upstream_.state().info.rank())) {
     // Our own number went backwards: this incarnation used a higher one before.
     step = NextStep::kNewGeneration;
   }

@@ -157,12 +157,15 @@ class StageList {
     return first;
   }
 
+  // None may leave meanwhile.
+  template <typename Each>
+  void ForEach(Each each) const {
+    for (StageLink* at = ends_.next_; at != &ends_; at = at->next_) each(static_cast<Record*>(at));
+  }
   // All that are in the list now, to be walked while they leave it.
   std::vector<Record*> All() const {
     std::vector<Record*> all;
-    for (StageLink* at = ends_.next_; at != &ends_; at = at->next_) {
-      all.push_back(static_cast<Record*>(at));
-    }
+    ForEach([&](Record* record) { all.push_back(record); });
     return all;
   }
 

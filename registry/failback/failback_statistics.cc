@@ -36,14 +36,14 @@ void Machine::CountAttempt(OperationKind kind, const absl::Status& status) {
 FailbackStatistics Machine::Stats(Moment now) const {
   FailbackStatistics stats;
   stats.upstream = options_.upstream_name;
-  const UpstreamMachine::State session = upstream_.state(now);
+  const UpstreamMachine::State& session = upstream_.state();
   stats.up = session.phase == UpstreamMachine::Phase::kUp;
-  stats.refused = IsAgentRefused(session);
+  stats.refused = IsAgentRefused();
   stats.sessions_opened = static_cast<int64_t>(session.session_serial);
   stats.reconnects = static_cast<int64_t>(session.connection_serial);
   stats.twins = session.twins;
   stats.twin_time = session.twin_time;
-  stats.lapsed_since = LapsedSince(session);
+  stats.lapsed_since = LapsedSince(now);
   stats.counters = counters_;
   stats.desired = totals_.desired();
   stats.acknowledged = stats.lapsed_since.has_value() ? 0 : totals_.acknowledged();
@@ -90,7 +90,7 @@ registry::v1::AgentReport Machine::Report() const {
     KeepEnd(&error);
     report.set_journal_error(std::move(error));
   }
-  const UpstreamMachine::State& session = upstream_.last();
+  const UpstreamMachine::State& session = upstream_.state();
   if (session.twins > 0) {
     report.mutable_twin_time()->set_seconds(absl::ToUnixSeconds(session.twin_time));
   }

@@ -26,13 +26,13 @@ void Machine::Probe(UpstreamMachine::Call call) {
   if (call.kind == UpstreamMachine::Call::Kind::kNone) return;
   CallSlot slot;
   slot.session_id = call.session_id;
-  Effects::Call made;
+  Effects::Call& made = out_->calls.emplace_back();
   switch (call.kind) {
     case UpstreamMachine::Call::Kind::kNone:
       return;
     case UpstreamMachine::Call::Kind::kOpen:
       slot.kind = CallSlot::Kind::kOpen;
-      made.request = std::move(call.open);
+      made.request = upstream_.OpenRequest();
       break;
     case UpstreamMachine::Call::Kind::kRenew: {
       slot.kind = CallSlot::Kind::kRenew;
@@ -49,15 +49,15 @@ void Machine::Probe(UpstreamMachine::Call call) {
       break;
   }
   made.id = NewCall(std::move(slot));
-  out_->calls.push_back(std::move(made));
 }
 
 void Machine::OnSessionChange() {
-  const UpstreamMachine::State state = upstream_.state(now_);
+  no_session_ = absl::OkStatus();
+  const UpstreamMachine::State& state = upstream_.state();
   if (state.phase == UpstreamMachine::Phase::kClosed && draining_ && !drained_.has_value()) {
     FinishDrain();
   }
-  if (state.incarnation != incarnation_) TakeIncarnation(state);
+  if (state.incarnation != incarnation_) TakeIncarnation();
   if (state.contested && !told_contested_) {
     Log(LogLevel::kWarning,
         "another process has opened this agent's session: is its state directory, or its "
@@ -68,7 +68,7 @@ void Machine::OnSessionChange() {
   const bool lost = state.session_serial != seen_session_serial_;
   const bool down = state.phase == UpstreamMachine::Phase::kDown;
   if (down || state.phase == UpstreamMachine::Phase::kUp) {
-    LogSession(state, lost);
+    LogSession(lost);
     WatchSession(down, lost);
   }
   if (lost || state.connection_serial != seen_connection_serial_) {
@@ -77,11 +77,12 @@ void Machine::OnSessionChange() {
     if (lost && !state.info.resumed()) ForgetHeldBefore(state.session_serial);
     Resync(lost);
   }
-  FollowLapse(state, lost);
+  FollowLapse(lost);
   AskAboutDoubted();
 }
 
-void Machine::TakeIncarnation(const UpstreamMachine::State& state) {
+void Machine::TakeIncarnation() {
+  const UpstreamMachine::State& state = upstream_.state();
   const bool twin = std::exchange(seen_twins_, state.twins) != state.twins;
   Log(LogLevel::kError,
       twin ? "another process runs under this agent's incarnation, and a new one is taken: find "
@@ -98,24 +99,25 @@ void Machine::TakeIncarnation(const UpstreamMachine::State& state) {
   }
 }
 
-void Machine::LogSession(const UpstreamMachine::State& state, bool lost) {
+void Machine::LogSession(bool lost) {
+  const UpstreamMachine::State& state = upstream_.state();
   const int64_t now = now_.nanos;
-  LogFields fields = {{"upstream", options_.upstream_name}};
   if (state.phase == UpstreamMachine::Phase::kDown) {
     if (!session_down_) down_since_nanos_ = now;
     const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
     if (away < kBriefAbsence || std::exchange(told_away_, true)) return;
-    fields.emplace_back("code", absl::StatusCodeToString(state.last_error.code()));
-    fields.emplace_back("message", std::string(SessionError(state).message()));
     Log(LogLevel::kWarning, state.refused() ? "registry refuses this agent" : "registry away",
-        std::move(fields));
+        {{"upstream", options_.upstream_name},
+         {"code", absl::StatusCodeToString(state.last_error.code())},
+         {"message", std::string(SessionError().message())}});
     return;
   }
   const bool back = std::exchange(told_away_, false);
   if (!back && !lost) return;
-  fields.emplace_back("session", lost && !state.info.resumed() ? "new" : "resumed");
-  fields.emplace_back("store_id", state.info.store_id());
-  fields.emplace_back("epoch", absl::StrCat(state.info.epoch()));
+  LogFields fields = {{"upstream", options_.upstream_name},
+                      {"session", lost && !state.info.resumed() ? "new" : "resumed"},
+                      {"store_id", state.info.store_id()},
+                      {"epoch", absl::StrCat(state.info.epoch())}};
   if (back) {
     const absl::Duration away = absl::Nanoseconds(now - down_since_nanos_);
     fields.emplace_back("away", absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(1))));
@@ -123,17 +125,17 @@ void Machine::LogSession(const UpstreamMachine::State& state, bool lost) {
   Log(LogLevel::kInfo, back ? "registry back" : "session open", std::move(fields));
 }
 
-std::optional<absl::Time> Machine::LapsedSince(const UpstreamMachine::State& session) const {
+std::optional<absl::Time> Machine::LapsedSince(Moment now) const {
   // Another session is open, and what was acknowledged in the one before is about to be queued.
+  const UpstreamMachine::State& session = upstream_.state();
   const bool changing = seen_session_serial_ != 0 && session.session_serial != seen_session_serial_;
-  return changing ? session.since : session.lapsed_since;
+  return changing ? session.since : upstream_.lapse(now).since;
 }
 
 absl::Status Machine::NoSession() const {
-  const UpstreamMachine::State& session = upstream_.last();
-  return absl::Status(session.last_error.code(),
-                      absl::StrCat("no session at ", options_.upstream_name, ": ",
-                                   std::string(SessionError(session).message())));
+  const absl::Status error = SessionError();
+  return absl::Status(
+      error.code(), absl::StrCat("no session at ", options_.upstream_name, ": ", error.message()));
 }
 
 absl::Status Machine::UnsentCheck(const absl::Status& no_session) {
@@ -154,25 +156,27 @@ void Machine::EmitLapse(IntentEvent::Kind kind, const absl::Status& status) {
   event.status = status;
 }
 
-void Machine::FollowLapse(const UpstreamMachine::State& session, bool lost) {
-  LogFields fields = {{"upstream", options_.upstream_name}};
-  if (session.overdue) {
+void Machine::FollowLapse(bool lost) {
+  const UpstreamMachine::Lapse lapse = upstream_.lapse(now_);
+  if (lapse.overdue) {
     if (told_lapsed_.has_value()) return;
-    told_lapsed_ = session.lapsed_since;
-    const absl::Status why = LapseReason(session);
-    fields.emplace_back("code", absl::StatusCodeToString(why.code()));
-    fields.emplace_back("message", std::string(why.message()));
-    Log(LogLevel::kWarning, "lease lapsed", std::move(fields));
+    told_lapsed_ = lapse.since;
+    const absl::Status why = LapseReason();
+    Log(LogLevel::kWarning, "lease lapsed",
+        {{"upstream", options_.upstream_name},
+         {"code", absl::StatusCodeToString(why.code())},
+         {"message", std::string(why.message())}});
     EmitLapse(IntentEvent::Kind::kLapsed, why);
     return;
   }
-  if (session.lapsed_since.has_value()) return;  // lost, and about to be opened
+  if (lapse.since.has_value()) return;  // lost, and about to be opened
   if (told_lapsed_.has_value()) {
     const absl::Duration lapsed = now_.wall - *told_lapsed_;
     told_lapsed_.reset();
-    fields.emplace_back("session", lost ? "new" : "the same");
-    fields.emplace_back("lapsed", absl::FormatDuration(absl::Trunc(lapsed, absl::Milliseconds(1))));
-    Log(LogLevel::kInfo, "lease renewed", std::move(fields));
+    Log(LogLevel::kInfo, "lease renewed",
+        {{"upstream", options_.upstream_name},
+         {"session", lost ? "new" : "the same"},
+         {"lapsed", absl::FormatDuration(absl::Trunc(lapsed, absl::Milliseconds(1)))}});
     EmitLapse(IntentEvent::Kind::kRenewed, absl::OkStatus());
   }
   if (!std::exchange(lapse_waiters_, false)) return;
@@ -195,9 +199,10 @@ void Machine::NoteCredentials(const absl::Status& status) {
   }
 }
 
-absl::Status Machine::SessionError(const UpstreamMachine::State& session) const {
-  const absl::Status& error = session.last_error.ok() ? credentials_error_ : session.last_error;
-  if (!IsAgentRefused(session)) return error;
+absl::Status Machine::SessionError() const {
+  const absl::Status& last = upstream_.state().last_error;
+  const absl::Status& error = last.ok() ? credentials_error_ : last;
+  if (!IsAgentRefused()) return error;
   absl::Status explained(
       error.code(), absl::StrCat(error.message(),
                                  "; the registry refuses this agent: look at its token_file and "
@@ -208,8 +213,8 @@ absl::Status Machine::SessionError(const UpstreamMachine::State& session) const 
   return explained;
 }
 
-absl::Status Machine::LapseReason(const UpstreamMachine::State& session) const {
-  if (!session.last_error.ok()) return SessionError(session);
+absl::Status Machine::LapseReason() const {
+  if (!upstream_.state().last_error.ok()) return SessionError();
   return absl::DeadlineExceededError("no renewal was answered within the session's TTL");
 }
 

@@ -32,7 +32,7 @@ Machine::RecordPtr Machine::FindOrCreateWatch(const Selector& selector) {
   }
   if (!record->present) {
     // A registry that is there says within moments what is so now.
-    if (upstream_.last().phase != UpstreamMachine::Phase::kUp)
+    if (upstream_.state().phase != UpstreamMachine::Phase::kUp)
       RestoreLastKnown(record->watch.get());
     ArmStale(record->watch.get());
     record->present = true;

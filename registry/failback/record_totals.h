@@ -44,8 +44,8 @@ class RecordTotals {
   using ByOperation = std::array<int64_t, 4>;
 
   void Replace(const Standing& before, const Standing& after) {
+    Add(after, 1);  // first: a moment that stays keeps its entry
     Add(before, -1);
-    Add(after, 1);
   }
 
   // Parked ones are not among the waiting.

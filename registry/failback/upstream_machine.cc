@@ -41,16 +41,16 @@ UpstreamMachine::UpstreamMachine(Options options, Now now) : options_(std::move(
   state_.incarnation = options_.incarnation;
 }
 
-UpstreamMachine::State UpstreamMachine::state(Now now) const {
-  State state = state_;
-  if (state.session_serial == 0 || state.phase == Phase::kClosed) return state;
-  state.overdue = now.nanos >= LeaseEnd();
-  const bool lost = state.session_id.empty();
-  if (state.overdue || lost) {
+UpstreamMachine::Lapse UpstreamMachine::lapse(Now now) const {
+  Lapse lapse;
+  if (state_.session_serial == 0 || state_.phase == Phase::kClosed) return lapse;
+  lapse.overdue = now.nanos >= LeaseEnd();
+  const bool lost = state_.session_id.empty();
+  if (lapse.overdue || lost) {
     const int64_t since = lost ? std::min(lost_nanos_, LeaseEnd()) : LeaseEnd();
-    state.lapsed_since = now.wall - absl::Nanoseconds(now.nanos - since);
+    lapse.since = now.wall - absl::Nanoseconds(now.nanos - since);
   }
-  return state;
+  return lapse;
 }
 
 int64_t UpstreamMachine::due_nanos() const { return std::min(next_nanos_, lapse_nanos_); }
@@ -126,15 +126,20 @@ void UpstreamMachine::NextCall(Now now, Effects* effects) {
     call.kind = Call::Kind::kClose;
   } else if (state_.session_id.empty() || state_.phase == Phase::kDown || reopen_) {
     call.kind = Call::Kind::kOpen;
-    call.open.set_incarnation(state_.incarnation);
-    call.open.set_client_name(options_.client_name);
-    *call.open.mutable_ttl() = ToProto(options_.ttl);
-    call.open.set_rank(state_.info.rank());
-    call.open.set_store_id(state_.info.store_id());
-    call.open.set_process(options_.process);
   } else {
     call.kind = Call::Kind::kRenew;
   }
+}
+
+OpenSessionRequest UpstreamMachine::OpenRequest() const {
+  OpenSessionRequest open;
+  open.set_incarnation(state_.incarnation);
+  open.set_client_name(options_.client_name);
+  *open.mutable_ttl() = ToProto(options_.ttl);
+  open.set_rank(state_.info.rank());
+  open.set_store_id(state_.info.store_id());
+  open.set_process(options_.process);
+  return open;
 }
 
 absl::Status UpstreamMachine::CheckStore(const OpenSessionResponse& opened) {

@@ -12,8 +12,7 @@
 //
 // The session's lease counts from when its last successful renewal was sent: once it has run out,
 // or the upstream has said that it does not know the session, what was acknowledged in it may be
-// gone, and the state says since when (`lapsed_since`) until the session is renewed or another is
-// opened.
+// gone, and lapse() says since when until the session is renewed or another is opened.
 //
 // Two registries behind one address answer with two store ids in turn. An answer with a store id
 // that was there before the present one is refused with an error that says so, unless it keeps
@@ -43,7 +42,7 @@
 //
 //   UpstreamMachine::Effects effects = machine.Tick(now);
 //   if (effects.call.kind == UpstreamMachine::Call::Kind::kOpen) {
-//     upstream->OpenSession(effects.call.open, [&](auto response) {
+//     upstream->OpenSession(machine.OpenRequest(), [&](auto response) {
 //       effects = machine.Opened(Now(), std::move(response));
 //     });
 //   }
@@ -110,10 +109,6 @@ class UpstreamMachine {
     OpenSessionResponse info;
     // How the last call of its own that failed ended; OK when none has since the last success.
     absl::Status last_error;
-    // Unset while the session is renewed, before the first and after the last.
-    std::optional<absl::Time> lapsed_since;
-    // As it was not renewed for its TTL; else the upstream said that it does not know it.
-    bool overdue = false;
     // Another process was seen in the session not long ago. And how often this one has taken a new
     // incarnation for that, and when it did last.
     bool contested = false;
@@ -124,11 +119,17 @@ class UpstreamMachine {
     bool refused() const;
   };
 
+  struct Lapse {
+    // Unset while the session is renewed, before the first and after the last.
+    std::optional<absl::Time> since;
+    // As it was not renewed for its TTL; else the upstream said that it does not know it.
+    bool overdue = false;
+  };
+
   // To be made; its answer comes back with Opened(), Renewed() or Closed().
   struct Call {
     enum class Kind { kNone, kOpen, kRenew, kClose };
-    Kind kind = Kind::kNone;
-    OpenSessionRequest open;
+    Kind kind = Kind::kNone;  // kOpen: with OpenRequest()
     // Of the session to be renewed or closed.
     std::string session_id;
   };
@@ -167,9 +168,11 @@ class UpstreamMachine {
   // Whether `report` goes with the renewal that is about to be sent: the upstream has another one.
   bool TakesReport(const registry::v1::AgentReport& report);
 
-  State state(Now now) const;
-  // As the last step has left it, without `lapsed_since` and `overdue`.
-  const State& last() const { return state_; }
+  // As the last step has left it.
+  const State& state() const { return state_; }
+  // Whether the session is renewed; that ends with time, without a step.
+  Lapse lapse(Now now) const;
+  OpenSessionRequest OpenRequest() const;
   uint64_t process() const { return options_.process; }
 
  private:

@@ -55,7 +55,7 @@ class UpstreamDriver : public std::enable_shared_from_this<UpstreamDriver> {
     });
     Follow(machine_.Start(Now()));
   }
-  State state() const { return machine_.state(Now()); }
+  const State& state() const { return machine_.state(); }
   void ReportFailure(const absl::Status& status) { Follow(machine_.ReportFailure(Now(), status)); }
   void ReportLost(const std::string& session_id) { Follow(machine_.ReportLost(Now(), session_id)); }
   void Close() { Follow(machine_.Close(Now())); }
@@ -79,9 +79,11 @@ class UpstreamDriver : public std::enable_shared_from_this<UpstreamDriver> {
       case UpstreamMachine::Call::Kind::kNone:
         return;
       case UpstreamMachine::Call::Kind::kOpen:
-        upstream_->OpenSession(call.open, [self](absl::StatusOr<OpenSessionResponse> response) {
-          self->Answered([&] { return self->machine_.Opened(self->Now(), std::move(response)); });
-        });
+        upstream_->OpenSession(
+            machine_.OpenRequest(), [self](absl::StatusOr<OpenSessionResponse> response) {
+              self->Answered(
+                  [&] { return self->machine_.Opened(self->Now(), std::move(response)); });
+            });
         return;
       case UpstreamMachine::Call::Kind::kRenew: {
         KeepAliveRequest request;

@@ -41,7 +41,7 @@ class UpstreamMachineTest : public testing::Test {
     return machine_.Tick(Now());
   }
   absl::Duration UntilDue() const { return absl::Nanoseconds(machine_.due_nanos() - nanos_); }
-  Phase phase() const { return machine_.state(Now()).phase; }
+  Phase phase() const { return machine_.state().phase; }
 
   static OpenSessionResponse Session(const std::string& id) {
     OpenSessionResponse response;
@@ -71,8 +71,8 @@ TEST_F(UpstreamMachineTest, NothingIsDueBeforeStartAndWhileACallIsInFlight) {
   EXPECT_EQ(machine_.due_nanos(), UpstreamMachine::kNever);
   const Effects effects = machine_.Start(Now());
   EXPECT_EQ(effects.call.kind, Kind::kOpen);
-  EXPECT_EQ(effects.call.open.incarnation(), "inc");
-  EXPECT_EQ(effects.call.open.process(), 7u);
+  EXPECT_EQ(machine_.OpenRequest().incarnation(), "inc");
+  EXPECT_EQ(machine_.OpenRequest().process(), 7u);
   EXPECT_FALSE(effects.changed);
   EXPECT_EQ(machine_.due_nanos(), UpstreamMachine::kNever);
   EXPECT_EQ(machine_.Tick(Now()).call.kind, Kind::kNone);
@@ -94,17 +94,17 @@ TEST_F(UpstreamMachineTest, TheLeaseRunsOutWhileTheRenewalIsInFlight) {
   EXPECT_EQ(TickWhenDue().call.kind, Kind::kRenew);
   EXPECT_EQ(UntilDue(), kTtl * 2 / 3);
   Pass(UntilDue() - absl::Nanoseconds(1));
-  EXPECT_FALSE(machine_.state(Now()).lapsed_since.has_value());
+  EXPECT_FALSE(machine_.lapse(Now()).since.has_value());
   Pass(absl::Nanoseconds(1));
   const Effects effects = machine_.Tick(Now());
   EXPECT_TRUE(effects.changed);
   EXPECT_EQ(effects.call.kind, Kind::kNone);
-  EXPECT_TRUE(machine_.state(Now()).overdue);
+  EXPECT_TRUE(machine_.lapse(Now()).overdue);
   EXPECT_EQ(machine_.due_nanos(), UpstreamMachine::kNever) << "reported once";
   machine_.Renewed(Now(), "s1", Renewal());
   // The lease counts from when the renewal was sent, which is longer ago than the TTL's two thirds.
-  EXPECT_FALSE(machine_.state(Now()).overdue);
-  EXPECT_EQ(machine_.state(Now()).session_serial, 1u);
+  EXPECT_FALSE(machine_.lapse(Now()).overdue);
+  EXPECT_EQ(machine_.state().session_serial, 1u);
 }
 
 TEST_F(UpstreamMachineTest, AFailedCallOfTheOwnersIsProbedOnceAndAFailedProbeIsALoss) {
@@ -119,7 +119,7 @@ TEST_F(UpstreamMachineTest, AFailedCallOfTheOwnersIsProbedOnceAndAFailedProbeIsA
   EXPECT_EQ(phase(), Phase::kDown);
   EXPECT_EQ(TickWhenDue().call.kind, Kind::kOpen) << "resumes or replaces in one round trip";
   machine_.Opened(Now(), Session("s1"));
-  const UpstreamMachine::State state = machine_.state(Now());
+  const UpstreamMachine::State state = machine_.state();
   EXPECT_EQ(state.phase, Phase::kUp);
   EXPECT_EQ(state.session_serial, 1u) << "the same session";
   EXPECT_EQ(state.connection_serial, 2u);
@@ -139,25 +139,26 @@ TEST_F(UpstreamMachineTest, OnlyTheCurrentSessionIsLost) {
   Pass(absl::Seconds(2));
   EXPECT_TRUE(machine_.ReportLost(Now(), "s1").changed);
   EXPECT_EQ(phase(), Phase::kConnecting);
-  EXPECT_TRUE(machine_.state(Now()).lapsed_since.has_value());
+  EXPECT_TRUE(machine_.lapse(Now()).since.has_value());
   EXPECT_EQ(TickWhenDue().call.kind, Kind::kOpen);
   machine_.Opened(Now(), Session("s2"));
-  EXPECT_EQ(machine_.state(Now()).session_serial, 2u);
+  EXPECT_EQ(machine_.state().session_serial, 2u);
 }
 
 TEST_F(UpstreamMachineTest, TheSecondTimeThatAnotherProcessIsSeenThisOneTakesAnotherName) {
   Open();
   TickWhenDue();
   machine_.Renewed(Now(), "s1", Renewal(/*process=*/8));
-  EXPECT_TRUE(machine_.state(Now()).contested);
+  EXPECT_TRUE(machine_.state().contested);
   EXPECT_EQ(TickWhenDue().call.kind, Kind::kOpen);
   machine_.Opened(Now(), Session("s1"));
-  EXPECT_EQ(machine_.state(Now()).session_serial, 1u);
+  EXPECT_EQ(machine_.state().session_serial, 1u);
   TickWhenDue();
   machine_.Renewed(Now(), "s1", Renewal(/*process=*/8));
-  EXPECT_EQ(machine_.state(Now()).incarnation, "inc1");
-  EXPECT_EQ(machine_.state(Now()).twins, 1);
-  EXPECT_EQ(TickWhenDue().call.open.incarnation(), "inc1");
+  EXPECT_EQ(machine_.state().incarnation, "inc1");
+  EXPECT_EQ(machine_.state().twins, 1);
+  EXPECT_EQ(TickWhenDue().call.kind, Kind::kOpen);
+  EXPECT_EQ(machine_.OpenRequest().incarnation(), "inc1");
 }
 
 TEST_F(UpstreamMachineTest, AReportIsTakenOnceUntilACallFails) {
