@@ -261,31 +261,31 @@ class MachineSubject final : public Subject, private EventQueues {
   }
 
   // A step, and all that follows from it.
-  void Run(Input in) {
-    Effects effects;
-    machine_->Step(std::move(in), Now(), &effects);
+  void Run(Input&& in) {
+    machine_->Step(std::move(in), Now(), &effects_);
     while (true) {
-      wake_nanos_ = effects.wake_nanos;
-      const bool made = !effects.calls.empty();
-      const bool more = effects.more;
-      CarryOut(&effects);
+      wake_nanos_ = effects_.wake_nanos;
+      const bool made = !effects_.calls.empty();
+      const bool more = effects_.more;
+      CarryOut();
       if (journal_.sequence() > reported_) {
         reported_ = journal_.sequence();
-        machine_->Step(input::Journalled{reported_, absl::OkStatus()}, Now(), &effects);
-        if (made) machine_->Step(input::Made{}, Now(), &effects);
+        machine_->Step(input::Journalled{reported_, absl::OkStatus()}, Now(), &effects_);
+        if (made) machine_->Step(input::Made{}, Now(), &effects_);
       } else if (made) {
-        machine_->Step(input::Made{}, Now(), &effects);
+        machine_->Step(input::Made{}, Now(), &effects_);
       } else if (more) {
-        machine_->Step(input::Tick{}, Now(), &effects);
+        machine_->Step(input::Tick{}, Now(), &effects_);
       } else {
         return;
       }
     }
   }
 
-  void CarryOut(Effects* effects) {
-    for (const IntentEvent& event : effects->events) on_event(event);
-    for (Effects::Reply& reply : effects->replies) {
+  // Nothing of this leads to another Run.
+  void CarryOut() {
+    for (const IntentEvent& event : effects_.events) on_event(event);
+    for (Effects::Reply& reply : effects_.replies) {
       const auto it = callers_.find(reply.ticket);
       if (it == callers_.end()) {
         ADD_FAILURE() << "two answers";
@@ -295,31 +295,31 @@ class MachineSubject final : public Subject, private EventQueues {
       callers_.erase(it);
       std::move(caller)(std::move(reply.answer));
     }
-    for (const StreamId id : effects->ended) EXPECT_EQ(streams_.erase(id), 1u);
-    for (Effects::Call& call : effects->calls) Make(std::move(call));
-    effects->Clear();
+    for (const StreamId id : effects_.ended) EXPECT_EQ(streams_.erase(id), 1u);
+    for (Effects::Call& call : effects_.calls) Make(call);
+    effects_.Clear();
   }
 
   // --- The link.
 
-  void Make(Effects::Call call) {
+  void Make(Effects::Call& call) {
     struct Visitor {
       void operator()(Batch& batch) { subject->Send(id, std::move(batch)); }
       void operator()(const SubscribeRequest& request) { subject->Open(id, request); }
-      void operator()(const UnsubscribeRequest& request) {
-        subject->Carry<UnsubscribeResponse>(id, request, &Registry::Unsubscribe, {});
+      void operator()(UnsubscribeRequest& request) {
+        subject->Carry<UnsubscribeResponse>(id, std::move(request), &Registry::Unsubscribe, {});
       }
-      void operator()(const OpenSessionRequest& request) {
-        subject->Carry<OpenSessionResponse>(id, request, &Registry::OpenSession, {});
+      void operator()(OpenSessionRequest& request) {
+        subject->Carry<OpenSessionResponse>(id, std::move(request), &Registry::OpenSession, {});
       }
-      void operator()(const KeepAliveRequest& request) {
-        subject->Carry<KeepAliveResponse>(id, request, &Registry::KeepAlive, {});
+      void operator()(KeepAliveRequest& request) {
+        subject->Carry<KeepAliveResponse>(id, std::move(request), &Registry::KeepAlive, {});
       }
-      void operator()(const CloseSessionRequest& request) {
-        subject->Carry<CloseSessionResponse>(id, request, &Registry::CloseSession, {});
+      void operator()(CloseSessionRequest& request) {
+        subject->Carry<CloseSessionResponse>(id, std::move(request), &Registry::CloseSession, {});
       }
-      void operator()(const ListRequest& request) {
-        subject->Carry<ListResponse>(id, request, &Registry::List, {});
+      void operator()(ListRequest& request) {
+        subject->Carry<ListResponse>(id, std::move(request), &Registry::List, {});
       }
       MachineSubject* const subject;
       const CallId id;
@@ -330,6 +330,7 @@ class MachineSubject final : public Subject, private EventQueues {
   void Send(CallId id, Batch batch) {
     EXPECT_EQ(batch.Check(kDefaultMaxBatch), absl::OkStatus());
     std::vector<std::string> keys;
+    keys.reserve(batch.size());
     for (const Intent& intent : batch.intents()) {
       keys.push_back(intent.key);
       if (world.keys_in_flight.count(intent.key) > 0) {
@@ -344,38 +345,53 @@ class MachineSubject final : public Subject, private EventQueues {
     Carry<BatchResult>(id, std::move(batch), &Registry::Write, std::move(keys));
   }
 
+  // A call under way, until it is answered.
+  struct Call {
+    int life;
+    std::vector<std::string> keys;
+    input::Answered answered;
+  };
+  using CallPtr = std::unique_ptr<Call>;
+
   // Takes the call to the registry and its answer back, or not.
   template <typename Response, typename Request, typename Method>
   void Carry(CallId id, Request request, Method method, std::vector<std::string> keys) {
-    const LinkPlan plan = DecideFate(&world);
+    LinkPlan plan = DecideFate(&world);
     Tell(id, plan);
+    auto call = std::make_unique<Call>(Call{life_, std::move(keys), {id, absl::OkStatus()}});
+    CallPtr given_up;
+    if (plan.status.has_value()) {
+      call->answered.answer = *std::move(plan.status);
+      given_up = std::exchange(call, nullptr);
+    }
     // What the registry still does is done, for any caller.
-    const auto back = [this, id, life = life_, keys = std::move(keys)](Answer answer) {
-      if (life == life_) Answered(id, std::move(answer), keys);
-    };
     if (plan.applied) {
-      agenda_.After(plan.apply_after, [this, method, plan, back,
-                                       request = std::move(request)]() mutable {
+      agenda_.After(plan.apply_after, [this, method, after = plan.answer_after,
+                                       request = std::move(request),
+                                       call = std::move(call)]() mutable {
         (target_.registry()->*method)(std::move(request), [&](absl::StatusOr<Response> response) {
-          if (plan.status.has_value()) return;
-          Answer answer(response.status());
-          if (response.ok()) answer = *std::move(response);
-          agenda_.After(plan.answer_after,
-                        [back, answer = std::move(answer)]() mutable { back(std::move(answer)); });
+          if (call == nullptr) return;
+          if (response.ok()) {
+            call->answered.answer = *std::move(response);
+          } else {
+            call->answered.answer = response.status();
+          }
+          AnswerAfter(after, std::move(call));
         });
       });
     }
-    if (plan.status.has_value()) {
-      agenda_.After(plan.answer_after, [back, status = *plan.status] { back(status); });
-    }
+    if (given_up != nullptr) AnswerAfter(plan.answer_after, std::move(given_up));
   }
 
-  void Answered(CallId id, Answer answer, const std::vector<std::string>& keys) {
-    for (const std::string& key : keys) {
-      world.keys_in_flight.erase(world.keys_in_flight.find(key));
-    }
-    if (!keys.empty()) --world.calls_in_flight;
-    Run(input::Answered{id, std::move(answer)});
+  void AnswerAfter(absl::Duration delay, CallPtr call) {
+    agenda_.After(delay, [this, call = std::move(call)] {
+      if (call->life != life_) return;
+      for (const std::string& key : call->keys) {
+        world.keys_in_flight.erase(world.keys_in_flight.find(key));
+      }
+      if (!call->keys.empty()) --world.calls_in_flight;
+      Run(std::move(call->answered));
+    });
   }
 
   void Open(StreamId id, const SubscribeRequest& request) {
@@ -423,6 +439,7 @@ class MachineSubject final : public Subject, private EventQueues {
   MemoryJournal journal_;
   uint64_t reported_ = 0;
   std::optional<Machine> machine_;
+  Effects effects_;
   int64_t wake_nanos_ = 0;
   int life_ = 0;
   int minted_ = 0;

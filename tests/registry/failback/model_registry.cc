@@ -186,14 +186,17 @@ absl::Status ModelRegistry::Decide(const std::string& key, uint64_t rank, uint64
   Fence& fence = state_.fences[key];
   const auto mine = std::make_pair(rank, generation);
   const auto held = std::make_pair(fence.rank, fence.generation);
-  const std::map<std::string, std::string> metadata = {
-      {"rank", absl::StrCat(fence.rank)}, {"generation", absl::StrCat(fence.generation)}};
+  const auto refusal = [&](ErrorReason reason, const char* why) {
+    return Refusal(
+        reason, why,
+        {{"rank", absl::StrCat(fence.rank)}, {"generation", absl::StrCat(fence.generation)}});
+  };
   if (mine < held) {
-    return Refusal(registry::v1::ERROR_REASON_SUPERSEDED,
-                   "a newer intent holds the key, or held it until lately", metadata);
+    return refusal(registry::v1::ERROR_REASON_SUPERSEDED,
+                   "a newer intent holds the key, or held it until lately");
   }
   if (mine == held && content != fence.content) {
-    return Refusal(registry::v1::ERROR_REASON_GENERATION_REUSED, "the number was used", metadata);
+    return refusal(registry::v1::ERROR_REASON_GENERATION_REUSED, "the number was used");
   }
   fence = {rank, generation, content};
   return absl::OkStatus();

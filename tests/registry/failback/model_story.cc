@@ -1,6 +1,7 @@
 #include "tests/registry/failback/model_story.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -20,22 +21,42 @@ namespace {
 constexpr int kServices = 2;
 constexpr int kKeysPerService = 3;
 constexpr int kSteps = 50;
+constexpr uint32_t kPorts = 4;  // that are registered: less than these
 constexpr char kRival[] = "rival";
 
 std::string Service(int index) { return absl::StrCat("s", index / kKeysPerService); }
 ServiceInstance Instance(int index, uint32_t port) {
   return MakeInstance(absl::StrCat("i", index % kKeysPerService), port, Service(index));
 }
-std::string KeyOf(int index) { return CanonicalKey(Instance(index, 1).key()); }
+
+// An instance as a batch has it, made once: a seed needs hundreds.
+struct Canonical {
+  std::string key;
+  std::array<Blob, kPorts> by_port;
+};
+const Canonical& CanonicalOf(int index) {
+  static const std::vector<Canonical>* const all = [] {
+    auto* const made = new std::vector<Canonical>(kServices * kKeysPerService);
+    for (int i = 0; i < kServices * kKeysPerService; ++i) {
+      Canonical& one = (*made)[static_cast<size_t>(i)];
+      one.key = CanonicalKey(Instance(i, 1).key());
+      for (uint32_t port = 1; port < kPorts; ++port) {
+        one.by_port[port] = Blob(CanonicalInstance(Instance(i, port)));
+      }
+    }
+    return made;
+  }();
+  return (*all)[static_cast<size_t>(index)];
+}
+const std::string& KeyOf(int index) { return CanonicalOf(index).key; }
 
 // Those of one service.
 std::map<std::string, uint32_t> Of(const std::string& service,
                                    const std::map<std::string, uint32_t>& ports) {
   std::map<std::string, uint32_t> found;
-  for (const auto& [key, port] : ports) {
-    InstanceKey parsed;
-    ParseCanonicalKey(key, &parsed);
-    if (parsed.service() == service) found[key] = port;
+  for (int index = 0; index < kServices * kKeysPerService; ++index) {
+    const auto port = ports.find(KeyOf(index));
+    if (port != ports.end() && Service(index) == service) found.insert(*port);
   }
   return found;
 }
@@ -301,30 +322,19 @@ void Story::State(const std::vector<int>& keys, std::optional<uint32_t> port) {
     }
   }
   const auto numbered = [&] { return owner != 0 && Pick(2) == 0 ? ++client_generation_ : 0; };
-  const auto address = [&](auto* request) {
-    if (owner != 0) request->set_session_id(sessions_[owner]);
-    request->set_check(check);
-    if (wait) request->set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+  const auto address = [&](auto request) {
+    if (owner != 0) request.set_session_id(sessions_[owner]);
+    request.set_check(check);
+    if (wait) request.set_wait_for(registry::v1::INTENT_STATE_ACKNOWLEDGED);
+    return Batch::Of(request);
   };
-  Batch batch;
-  if (port.has_value()) {
-    RegisterRequest request;
-    address(&request);
-    for (const int key : keys) {
-      auto* registration = request.add_registrations();
-      *registration->mutable_instance() = Instance(key, *port);
-      registration->set_generation(numbered());
+  Batch batch = port.has_value() ? address(RegisterRequest()) : address(UnregisterRequest());
+  for (const int key : keys) {
+    if (port.has_value()) {
+      batch.Put(KeyOf(key), CanonicalOf(key).by_port[*port], /*persistent=*/false, numbered());
+    } else {
+      batch.Remove(KeyOf(key), numbered());
     }
-    batch = Batch::Of(request);
-  } else {
-    UnregisterRequest request;
-    address(&request);
-    for (const int key : keys) {
-      auto* deregistration = request.add_deregistrations();
-      *deregistration->mutable_key() = Instance(key, 1).key();
-      deregistration->set_generation(numbered());
-    }
-    batch = Batch::Of(request);
   }
   ++waiting_;
   subject_->Write(std::move(batch), [this, keys, versions, check](
