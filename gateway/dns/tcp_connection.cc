@@ -42,7 +42,7 @@ bool TcpConnection::TakeQueries() {
   while (read_ - at >= kLengthBytes && MayRead()) {
     const size_t length =
         static_cast<size_t>(static_cast<uint8_t>(in_[at])) << 8 | static_cast<uint8_t>(in_[at + 1]);
-    // No query: what follows cannot be told from it either.
+    // No query: where the next one begins is not known either.
     if (length < kHeaderBytes || length > kMaxQueryBytes) {
       Close();
       return false;

@@ -229,8 +229,8 @@ void FailbackRegistry::Shell::Finish(Todo* todo) {
 }
 
 void FailbackRegistry::Shell::CarryOut(Todo* todo) {
-  // Answers last: who is answered finds the events in the history, has been told the end of what it
-  // has ended, and may destroy the registry.
+  // Answers last: a caller that is answered finds the events in the history, was notified of the end
+  // of what it has ended, and may destroy the registry.
   for (const IntentEvent& event : todo->effects.events) {
     if (!gate_.closed()) options_.on_event(event);
   }
