@@ -32,13 +32,13 @@ class Alarm {
  public:
   Alarm() = default;
   Alarm(Alarm&& other) noexcept
-      : wheel_(std::exchange(other.wheel_, nullptr)),
+      : alarms_(std::exchange(other.alarms_, nullptr)),
         id_(other.id_),
         due_nanos_(other.due_nanos_) {}
   Alarm& operator=(Alarm&& other) noexcept {
     if (this == &other) return *this;
     Cancel();
-    wheel_ = std::exchange(other.wheel_, nullptr);
+    alarms_ = std::exchange(other.alarms_, nullptr);
     id_ = other.id_;
     due_nanos_ = other.due_nanos_;
     return *this;
@@ -46,21 +46,15 @@ class Alarm {
   ~Alarm() { Cancel(); }
 
   // Whether it is still to come: not while it runs.
-  bool armed() const {
-    if (wheel_ == nullptr) return false;
-    const Wheel::State state = wheel_->StateOf(id_);
-    return state != Wheel::State::kFree && state != Wheel::State::kStarted;
-  }
+  bool armed() const;
   // When it was set for.
   int64_t due_nanos() const { return due_nanos_; }
 
-  void Cancel() {
-    if (Wheel* const wheel = std::exchange(wheel_, nullptr); wheel != nullptr) wheel->Cancel(id_);
-  }
+  void Cancel();
 
  private:
   friend class Alarms;
-  Wheel* wheel_ = nullptr;
+  Alarms* alarms_ = nullptr;
   Wheel::Id id_;
   int64_t due_nanos_ = 0;
 };
@@ -75,7 +69,8 @@ class Alarms {
   template <typename Task>
   [[nodiscard]] Alarm After(int64_t now_nanos, int64_t delay_nanos, Task task) {
     Alarm alarm;
-    alarm.wheel_ = &wheel_;
+    changed_ = true;
+    alarm.alarms_ = this;
     alarm.due_nanos_ = DueAt(now_nanos, delay_nanos);
     alarm.id_ = wheel_.Schedule(TickFor(now_nanos, alarm.due_nanos_), std::move(task));
     return alarm;
@@ -87,21 +82,28 @@ class Alarms {
     if (!alarm->armed() || !wheel_.Reschedule(alarm->id_, TickFor(now_nanos, due_nanos))) {
       return false;
     }
+    changed_ = true;
     alarm->due_nanos_ = due_nanos;
     return true;
   }
 
   // Runs what is due, at most `most`. Not from within an alarm.
-  void Run(int64_t now_nanos, size_t most) { wheel_.Advance(TickAt(now_nanos), most); }
+  void Run(int64_t now_nanos, size_t most) {
+    changed_ = true;
+    wheel_.Advance(TickAt(now_nanos), most);
+  }
 
   // When there is something to do, for Run() or for the wheel itself.
   int64_t next_nanos() {
+    if (!std::exchange(changed_, false)) return next_nanos_;
     const Wheel::Tick next = wheel_.NextEvent();
-    if (next >= kMostTicks) return kNever;
-    return origin_nanos_ + static_cast<int64_t>(next) * kNanosPerTick;
+    next_nanos_ =
+        next >= kMostTicks ? kNever : origin_nanos_ + static_cast<int64_t>(next) * kNanosPerTick;
+    return next_nanos_;
   }
 
  private:
+  friend class Alarm;
   static constexpr int64_t kNanosPerTick = 1000000;
   static constexpr uint64_t kMostTicks = uint64_t{1} << 40;  // 35 years
 
@@ -125,7 +127,22 @@ class Alarms {
 
   const int64_t origin_nanos_;
   Wheel wheel_;
+  // What next_nanos() has found, and whether that may be another by now.
+  int64_t next_nanos_ = kNever;
+  bool changed_ = false;
 };
+
+inline bool Alarm::armed() const {
+  if (alarms_ == nullptr) return false;
+  const Wheel::State state = alarms_->wheel_.StateOf(id_);
+  return state != Wheel::State::kFree && state != Wheel::State::kStarted;
+}
+
+inline void Alarm::Cancel() {
+  if (alarms_ == nullptr) return;
+  alarms_->changed_ = true;
+  std::exchange(alarms_, nullptr)->wheel_.Cancel(id_);
+}
 
 }  // namespace failback
 

@@ -11,9 +11,9 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 
+#include "absl/container/btree_map.h"
 #include "registry/failback/status_policy.h"
 
 namespace failback {
@@ -98,7 +98,7 @@ class RecordTotals {
   int64_t acknowledged_ = 0;
   int64_t followed_ = 0;
   int64_t stale_ = 0;
-  std::map<int64_t, int64_t> pending_since_;  // how many, by millisecond
+  absl::btree_map<int64_t, int64_t> pending_since_;  // how many, by millisecond
 };
 
 }  // namespace failback
