@@ -284,7 +284,7 @@ void ModelRegistry::List(const ListRequest& request, Callback<ListResponse> done
       break;
     }
     auto* row = response.add_records();
-    *row->mutable_instance() = ParseInstance(held.bytes);
+    row->mutable_instance()->ParseFromArray(held.bytes.data(), static_cast<int>(held.bytes.size()));
     row->set_incarnation(held.incarnation);
     row->set_generation(held.generation);
   }
