@@ -67,8 +67,8 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
       has_thread(!simulated && !options.manual_drive),
       has_real_clock(options.clock == Clock::Real()) {
   // Two a processor: threads then seldom share one.
-  const uint32_t processors = std::max(std::thread::hardware_concurrency(), 1u);
-  const uint32_t count = simulated ? 1 : std::min(absl::bit_ceil(2 * processors), kMaxShards);
+  const uint32_t wanted = simulated ? 1 : 2 * std::max(std::thread::hardware_concurrency(), 1u);
+  const uint32_t count = std::min(absl::bit_ceil(wanted), kMaxShards);
   for (uint32_t i = 0; i < count; ++i) {
     Shard* const shard = ShardPool::Get().Take();
     SpinLockHolder lock(&shard->lock);
@@ -227,7 +227,10 @@ std::optional<int64_t> Core::NextDueNanos() {
   Tick next = Wheel::kNever;
   for (Shard* shard : shards) {
     SpinLockHolder lock(&shard->lock);
-    next = std::min(next, NextEventOf(shard));
+    // What it was when last asked, unless something has run or an earlier one was added since: a
+    // cancelled one may be among them, so that the caller comes once in vain.
+    if (shard->wake_tick == 0) shard->wake_tick = NextEventOf(shard);
+    next = std::min(next, shard->wake_tick);
   }
   const int64_t nanos = scale.NanosOf(next);
   if (nanos == kForeverNanos) return std::nullopt;
@@ -281,6 +284,7 @@ void Core::Drive() {
 }
 
 void Core::Wake() {
+  if (!has_thread) return;
   {
     MutexLock lock(&mu);
     woken = true;
@@ -297,6 +301,7 @@ std::vector<TimerTask> Core::Stop(bool wait) {
   for (Shard* shard : shards) {
     SpinLockHolder lock(&shard->lock);
     shard->stopped = true;
+    shard->wake_tick = 0;
   }
   stopping = true;
   options.clock->Detach(this);

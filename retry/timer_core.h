@@ -52,7 +52,8 @@ struct alignas(128) Shard {
   std::optional<Wheel> wheel ABSL_GUARDED_BY(lock);  // made for the first timeout
   Core* core ABSL_GUARDED_BY(lock) = nullptr;        // nullptr: no timer has this shard
   bool stopped ABSL_GUARDED_BY(lock) = false;
-  // The driver sleeps until this tick, or until it is woken; 0: it is awake and will look here.
+  // The driver sleeps until this tick, or until it is woken, or who drives it by hand was told it;
+  // 0: it will be looked at.
   Tick wake_tick ABSL_GUARDED_BY(lock) = 0;
   int running ABSL_GUARDED_BY(lock) = 0;
   int waiters ABSL_GUARDED_BY(lock) = 0;
