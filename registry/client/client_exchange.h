@@ -13,8 +13,9 @@
 //     void OnEnd(End end) override { … }
 //   };
 //
-// An answer belongs to the oldest request that it may be for; by default it may be for any, so that
-// answers are in the order of the requests.
+// What is sent when, and which request an answer belongs to, is said by an AskFlow
+// (registry/client/ask_flow.h); by default an answer may be for any, so that answers are in the order
+// of the requests.
 //
 // Ask is what waits for an answer. It has the `request`, and lives until that has been written.
 //
@@ -24,7 +25,6 @@
 #ifndef FAILBACK_REGISTRY_CLIENT_CLIENT_EXCHANGE_H_
 #define FAILBACK_REGISTRY_CLIENT_CLIENT_EXCHANGE_H_
 
-#include <algorithm>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
+#include "registry/client/ask_flow.h"
 #include "registry/model/errors.h"
 #include "retry/mutex.h"
 
@@ -43,34 +44,26 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
   using AskType = Ask;
   using AskPtr = std::shared_ptr<Ask>;
 
-  enum class WhenIdle {
-    kStay,
-    kEnd,  // a caller that has nothing to wait for takes no more, and ends the stream
-  };
-
-  explicit ClientExchange(WhenIdle when_idle) : when_idle_(when_idle) {}
+  explicit ClientExchange(WhenIdle when_idle) : flow_(when_idle) {}
 
   // False when the stream takes no more: take another.
   bool Send(const AskPtr& ask) {
     MutexLock lock(&mu_);
-    if (over_) return false;
-    waiting_.push_back(ask);
-    unsent_.push_back(ask);
+    if (!flow_.Send(ask)) return false;
     Write();
     return true;
   }
 
   bool HasWaiting(const Ask* ask) {
     MutexLock lock(&mu_);
-    return std::any_of(waiting_.begin(), waiting_.end(),
-                       [&](const AskPtr& waiting) { return waiting.get() == ask; });
+    return flow_.HasWaiting([&](const Ask& waiting) { return &waiting == ask; });
   }
 
   // Takes no more; ends when what it has taken is answered.
   void Retire() {
     {
       MutexLock lock(&mu_);
-      over_ = true;
+      flow_.Retire();
       Write();
     }
     OnOver();
@@ -121,7 +114,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
  private:
   void OnWriteDone(bool ok) final {
     MutexLock lock(&mu_);
-    writing_.reset();
+    flow_.EndWrite();
     if (ok) Write();  // if not, the read fails too
   }
 
@@ -129,7 +122,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
     if (!ok) {
       {
         MutexLock lock(&mu_);
-        over_ = half_closed_ = true;
+        flow_.Break();
       }
       OnOver();
       this->RemoveHold();
@@ -151,8 +144,7 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
     end.reported = StatusFromGrpc(status);
     {
       MutexLock lock(&mu_);
-      end.waiting.swap(waiting_);
-      unsent_.clear();
+      end.waiting = flow_.TakeWaiting();
       end.abandoned = !reason_.ok();
       end.status = end.abandoned ? reason_ : end.reported;
     }
@@ -161,42 +153,28 @@ class ClientExchange : public grpc::ClientBidiReactor<Request, Response> {
 
   AskPtr Answered(const Response& response, bool* idle) {
     MutexLock lock(&mu_);
-    const auto it = std::find_if(waiting_.begin(), waiting_.end(),
-                                 [&](const AskPtr& ask) { return Answers(response, *ask); });
-    if (it == waiting_.end()) return nullptr;
-    AskPtr ask = std::move(*it);
-    waiting_.erase(it);
-    if (when_idle_ == WhenIdle::kEnd && waiting_.empty()) {
-      over_ = *idle = true;
-      Write();
-    }
+    const bool before = flow_.over();
+    AskPtr ask = flow_.Answered([&](const Ask& asked) { return Answers(response, asked); });
+    *idle = !before && flow_.over();
+    if (*idle) Write();
     return ask;
   }
 
   void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (writing_ != nullptr || half_closed_) return;
-    if (!unsent_.empty()) {
-      writing_ = std::move(unsent_.front());
-      unsent_.pop_front();
-      this->StartWrite(&writing_->request);
-    } else if (over_) {
-      half_closed_ = true;
+    if (Ask* const next = flow_.StartWrite()) {
+      this->StartWrite(&next->request);
+    } else if (flow_.Close()) {
       this->StartWritesDone();
     }
   }
 
-  const WhenIdle when_idle_;
   std::shared_ptr<ClientExchange> self_;
   grpc::ClientContext context_;
   Response response_;
 
   Mutex mu_;
-  bool over_ ABSL_GUARDED_BY(mu_) = false;
-  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
+  AskFlow<Ask> flow_ ABSL_GUARDED_BY(mu_);
   absl::Status reason_ ABSL_GUARDED_BY(mu_);  // why it was abandoned
-  AskPtr writing_ ABSL_GUARDED_BY(mu_);
-  std::deque<AskPtr> unsent_ ABSL_GUARDED_BY(mu_);
-  std::deque<AskPtr> waiting_ ABSL_GUARDED_BY(mu_);  // for an answer, oldest first
 };
 
 }  // namespace failback

@@ -15,9 +15,9 @@
 //
 // Messages are bytes: gRPC ends a stream of parsed ones without a reason when one cannot be parsed.
 //
-// Flow: what has been read and not been answered, or not been taken by the client, is open. While
-// too much is open nothing more is read, and gRPC's flow control stops the client: a client that
-// takes no answers costs a bounded amount of memory.
+// Flow: what is read and written when is said by an AnswerFlow (registry/server/answer_flow.h).
+// While too much is open nothing more is read, and gRPC's flow control stops the client: a client
+// that takes no answers costs a bounded amount of memory.
 //
 // The reactor belongs to gRPC and is deleted at OnDone; its state may outlive it, for answers still
 // to come.
@@ -30,7 +30,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -40,6 +39,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "registry/server/answer_flow.h"
 #include "registry/server/call_stats.h"
 #include "retry/mutex.h"
 
@@ -51,8 +51,6 @@ absl::Status StreamIsOld();
 
 class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  enum class Order { kAsAnswered, kAsRequested };
-
   struct Options {
     // As long-lived as the reactor.
     grpc::CallbackServerContext* context = nullptr;
@@ -60,20 +58,14 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     // What the stream is counted as when it ends, and each message when it has been answered.
     CallStats::Method method = CallStats::Method::kKeepAlive;
     std::optional<CallStats::Method> message_method;
-    // In which order answers are written.
-    Order order = Order::kAsAnswered;
-    // What may be open at once: messages, and bytes, of requests or of the answers in their places.
-    // The last message read may go beyond the bytes.
-    size_t max_open = 1024;
-    size_t max_open_bytes = size_t{4} << 20;
+    AnswerLimits limits;
     // Let go when the first message is answered with OK.
     std::shared_ptr<void> silent;
   };
 
   // A message that has been read, for its answer.
   struct Slot {
-    uint64_t number = 0;  // from 0
-    size_t bytes = 0;
+    AnswerSlot of_flow;
     int64_t begin_nanos = 0;  // where messages are counted
   };
 
@@ -106,7 +98,10 @@ class ExchangeReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 class ExchangeReactor::State {
  public:
   State(ExchangeReactor* reactor, Options options, std::shared_ptr<void> silent)
-      : options_(std::move(options)), silent_(std::move(silent)), reactor_(reactor) {}
+      : options_(std::move(options)),
+        silent_(std::move(silent)),
+        reactor_(reactor),
+        flow_(options_.limits) {}
 
   // Answers a message: once. `code` is what it is counted as.
   void Answer(const Slot& slot, const grpc::ByteBuffer& response, absl::StatusCode code);
@@ -127,36 +122,29 @@ class ExchangeReactor::State {
 
  private:
   friend class ExchangeReactor;
+  // A ByteBuffer can be copied and swapped, and not moved.
+  struct Answered {
+    Answered() = default;
+    explicit Answered(const grpc::ByteBuffer& bytes) : bytes(bytes) {}
+    Answered(Answered&& other) noexcept { bytes.Swap(&other.bytes); }
+    Answered& operator=(Answered&& other) noexcept {
+      bytes.Swap(&other.bytes);
+      return *this;
+    }
+    grpc::ByteBuffer bytes;
+  };
+  using Flow = AnswerFlow<Answered>;
 
-  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !end_.has_value() && !final_status_.has_value();
-  }
   Slot Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Put(const Slot& slot, const grpc::ByteBuffer& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;  // pointers in it: as long as there is a reactor_
   std::shared_ptr<void> silent_ ABSL_GUARDED_BY(mu_);  // null once it was not
   Mutex mu_;
   ExchangeReactor* reactor_ ABSL_GUARDED_BY(mu_);  // null once finished
-  bool reading_ ABSL_GUARDED_BY(mu_) = false;      // or a message is being handed over
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t next_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t open_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t open_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Places for the answers from number first_waiting_ on; those in turn go to ready_.
-  std::deque<std::optional<grpc::ByteBuffer>> waiting_ ABSL_GUARDED_BY(mu_);
-  uint64_t first_waiting_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mu_);
+  Flow flow_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
-  int sweeps_ ABSL_GUARDED_BY(mu_) = 0;
-  int sweeps_since_read_ ABSL_GUARDED_BY(mu_) = 0;
-  int sweeps_since_write_ ABSL_GUARDED_BY(mu_) = 0;  // since the write under way began
   bool swept_ ABSL_GUARDED_BY(mu_) = false;
-  // Nothing more is read: the status when all is answered.
-  std::optional<absl::Status> final_status_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
 };
 
 // A message to be answered, once. One that is let go, as by a registry that throws or drops its

@@ -38,8 +38,7 @@ RegisterStreamReactor::RegisterStreamReactor(grpc::CallbackServerContext* contex
                                              std::shared_ptr<void> silent, CarryOut carry_out,
                                              OnStreamEnd on_end)
     : ExchangeReactor({context, stats, CallStats::Method::kRegisterStream,
-                       CallStats::Method::kRegister, Order::kAsRequested, kMaxOpen, kMaxOpenBytes,
-                       std::move(silent)}),
+                       CallStats::Method::kRegister, kRegisterStreamLimits, std::move(silent)}),
       carry_out_(std::move(carry_out)),
       on_end_(std::move(on_end)) {
   Begin();

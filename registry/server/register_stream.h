@@ -2,7 +2,7 @@
 // answers come in the order of the requests. Internal to the server.
 //
 // What a stream spares is a call's machinery for each message (31 us at the server); what it adds
-// is a window: at most kMaxOpen messages, or kMaxOpenBytes, are open at once.
+// is a window: as many messages and bytes are open at once as kRegisterStreamLimits says.
 //
 // Messages are carried out as unary calls are, large ones on the threads for bulk unless there is
 // only one; a message that is refused as a whole is answered by its status, and the stream goes on.
@@ -28,9 +28,6 @@ class RegisterStreamReactor final : public ExchangeReactor {
   // Carries out one encoded RegisterRequest. The answer is the bytes of a RegisterResponse, whose
   // results may be left out as RegisterStreamResponse says.
   using CarryOut = std::function<void(const grpc::ByteBuffer& request, Callback<std::string> done)>;
-
-  static constexpr size_t kMaxOpen = 32;
-  static constexpr size_t kMaxOpenBytes = size_t{4} << 20;
 
   using OnStreamEnd = std::function<void(const std::shared_ptr<State>& state)>;
 
