@@ -1,41 +1,87 @@
 #include "tests/simulate/history.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_join.h"
 #include "registry/model/canonical.h"
 
 namespace failback::simulate {
+
+const Shown* ShownInstances::Of(std::string_view bytes) {
+  const auto it = all_.find(bytes);
+  if (it != all_.end()) return &it->second;
+  ServiceInstance instance;
+  instance.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  Shown shown;
+  shown.key = CanonicalKey(instance.key());
+  shown.zone = instance.zone();
+  shown.port = instance.port();
+  shown.offline = instance.has_offline();
+  return &all_.emplace(bytes, std::move(shown)).first->second;
+}
+
+// --- Set.
+
 namespace {
 
-ServiceInstance Parse(const std::string& bytes) {
-  ServiceInstance instance;
-  instance.ParseFromString(bytes);
-  return instance;
+auto PlaceOf(std::string_view key, const std::vector<const Shown*>& all) {
+  return std::lower_bound(
+      all.begin(), all.end(), key,
+      [](const Shown* shown, std::string_view key) { return shown->key < key; });
 }
 
 }  // namespace
 
-std::string Apply(const Event& event, bool resumed, Set* set) {
-  if (event.is_snapshot()) set->clear();
+void Set::Put(const Shown* shown) {
+  const auto at = PlaceOf(shown->key, all_);
+  if (at != all_.end() && (*at)->key == shown->key) {
+    all_[static_cast<size_t>(at - all_.begin())] = shown;
+  } else {
+    all_.insert(at, shown);
+  }
+}
+
+bool Set::Erase(std::string_view key) {
+  const auto at = PlaceOf(key, all_);
+  if (at == all_.end() || (*at)->key != key) return false;
+  all_.erase(at);
+  return true;
+}
+
+const Shown* Set::Find(std::string_view key) const {
+  const auto at = PlaceOf(key, all_);
+  return at == all_.end() || (*at)->key != key ? nullptr : *at;
+}
+
+Set Set::In(const std::string& zone) const {
+  if (zone.empty()) return *this;
+  Set in;
+  for (const Shown* shown : all_) {
+    if (shown->zone == zone) in.all_.push_back(shown);
+  }
+  return in;
+}
+
+std::string Apply(const Event& event, bool resumed, ShownInstances* instances, Set* set) {
+  if (event.is_snapshot()) set->Clear();
   for (const std::string& key : event.removals()) {
-    if (set->erase(key) == 0 && !resumed) {
+    if (!set->Erase(key) && !resumed) {
       return absl::StrCat("removes ", CanonicalKeyText(key), ", which is not there");
     }
   }
-  event.ForEachInstance(
-      [&](const Blob& instance) { (*set)[KeyOf(instance)] = std::string(instance.view()); });
+  event.ForEachInstance([&](const Blob& instance) { set->Put(instances->Of(instance.view())); });
   return "";
 }
 
 std::string TextOf(const Set& set) {
-  return absl::StrCat("{",
-                      absl::StrJoin(set, ", ",
-                                    [](std::string* out, const auto& entry) {
-                                      const ServiceInstance instance = Parse(entry.second);
-                                      absl::StrAppend(out, instance.key().instance_id(), ":",
-                                                      instance.port(),
-                                                      instance.has_offline() ? " offline" : "");
-                                    }),
-                      "}");
+  return absl::StrCat(
+      "{",
+      absl::StrJoin(set, ", ",
+                    [](std::string* out, const Shown* shown) {
+                      absl::StrAppend(out, std::string(SplitCanonicalKey(shown->key).instance_id),
+                                      ":", shown->port, shown->offline ? " offline" : "");
+                    }),
+      "}");
 }
 
 // --- Truth.
@@ -44,7 +90,7 @@ class Truth::Listener final : public NotifyListener {
  public:
   Listener(Truth* truth, std::string service) : truth_(truth), service_(std::move(service)) {}
   void OnEvent(const EventPtr& event) override {
-    const std::string wrong = Apply(*event, /*resumed=*/false, &set_);
+    const std::string wrong = Apply(*event, /*resumed=*/false, truth_->instances(), &set_);
     if (!wrong.empty()) truth_->world_->Fail("watch", absl::StrCat("at the store: ", wrong));
     truth_->OnChange(service_, event->epoch(), event->revision(), set_);
   }
@@ -79,17 +125,17 @@ void Truth::OnChange(const std::string& service, uint64_t epoch, uint64_t revisi
   }
   const Set before = std::exchange(now_[service], set);
   revisions[revision] = set;
-  world_->Tell(absl::StrCat("    registry: ", service, " = ", TextOf(set), " at ", revision));
-  for (const auto& [key, bytes] : before) {
-    if (set.count(key) > 0) continue;
-    present_since_.erase(key);
-    if (on_removed) on_removed(key);
+  if (world_->traced) {
+    world_->Tell(absl::StrCat("    registry: ", service, " = ", TextOf(set), " at ", revision));
   }
-  for (const auto& [key, bytes] : set) {
-    if (present_since_.emplace(key, world_->now()).second && on_appeared) on_appeared(key);
-    const uint32_t port = Parse(bytes).port();
-    if (!wishes_->WasWanted(key, port)) {
-      world_->Fail("never wanted", absl::StrCat(CanonicalKeyText(key), ":", port,
+  for (const Shown* shown : before) {
+    if (!set.Has(shown->key) && on_removed) on_removed(shown->key);
+  }
+  for (const Shown* shown : set) {
+    const Shown* const was = before.Find(shown->key);
+    if (was == nullptr && on_appeared) on_appeared(shown->key);
+    if (was != shown && !wishes_->WasWanted(shown->key, shown->port)) {
+      world_->Fail("never wanted", absl::StrCat(CanonicalKeyText(shown->key), ":", shown->port,
                                                 " is at the registry, and no client wanted it"));
     }
   }
@@ -103,15 +149,14 @@ const Set* Truth::At(const std::string& service, uint64_t epoch, uint64_t revisi
   return &std::prev(at)->second;
 }
 
-const Set& Truth::Now(const std::string& service) const {
+const Set& Truth::Now(std::string_view service) const {
   static const Set none;
   const auto it = now_.find(service);
   return it == now_.end() ? none : it->second;
 }
 
-int64_t Truth::PresentSince(const std::string& key) const {
-  const auto it = present_since_.find(key);
-  return it == present_since_.end() ? -1 : it->second;
+const Shown* Truth::Find(std::string_view key) const {
+  return Now(SplitCanonicalKey(key).service).Find(key);
 }
 
 // --- Viewer.
@@ -132,16 +177,7 @@ void Viewer::Begin(bool resumed) {
   if (resumed) return;
   known_ = stale_ = held_ = false;
   epoch_ = revision_ = 0;
-  set_.clear();
-}
-
-Set Viewer::Filter(const Set& set) const {
-  if (zone_.empty()) return set;
-  Set seen;
-  for (const auto& [key, bytes] : set) {
-    if (Parse(bytes).zone() == zone_) seen[key] = bytes;
-  }
-  return seen;
+  set_.Clear();
 }
 
 void Viewer::OnEvent(const EventPtr& event) {
@@ -156,7 +192,8 @@ void Viewer::OnEvent(const EventPtr& event) {
         absl::StrCat("a delta from ", event->base_revision(), " for one who is at ", revision_));
   }
   if (event->is_snapshot()) resumed_ = false;
-  if (const std::string what = Apply(*event, resumed_, &next); !what.empty()) return wrong(what);
+  if (const std::string what = Apply(*event, resumed_, truth_->instances(), &next); !what.empty())
+    return wrong(what);
   const bool same_epoch = known_ && event->epoch() == epoch_;
   // A stream that goes on may begin with a snapshot of a registry that is behind; an agent hides
   // that.
@@ -175,8 +212,10 @@ void Viewer::OnEvent(const EventPtr& event) {
   epoch_ = event->epoch();
   revision_ = event->revision();
   set_ = std::move(next);
-  world_->Tell(absl::StrCat("    ", name_, " sees ", service_, " = ", TextOf(set_), " at ",
-                            revision_, stale_ ? ", stale" : "", held_ ? ", held" : ""));
+  if (world_->traced) {
+    world_->Tell(absl::StrCat("    ", name_, " sees ", service_, " = ", TextOf(set_), " at ",
+                              revision_, stale_ ? ", stale" : "", held_ ? ", held" : ""));
+  }
   // What it has is what there was at that revision: nothing is missing, torn or too much.
   const Set* const there = truth_->At(service_, epoch_, revision_);
   if (there == nullptr) return wrong(absl::StrCat("no such epoch or revision: ", revision_));

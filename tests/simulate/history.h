@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,12 +25,49 @@
 
 namespace failback::simulate {
 
-// Instances, serialized, by canonical key.
-using Set = std::map<std::string, std::string>;
+// An instance as subscribers have it. There is one for the same bytes, so that instances are
+// compared by their addresses.
+struct Shown {
+  std::string key;  // canonical
+  std::string zone;
+  uint32_t port = 0;
+  bool offline = false;
+};
+
+class ShownInstances {
+ public:
+  const Shown* Of(std::string_view bytes);
+
+ private:
+  std::map<std::string, Shown, std::less<>> all_;  // by their bytes
+};
+
+// Instances, sorted by their keys.
+class Set {
+ public:
+  void Put(const Shown* shown);
+  // False: there is none with that key.
+  bool Erase(std::string_view key);
+  void Clear() { all_.clear(); }
+  // Null: it is not there.
+  const Shown* Find(std::string_view key) const;
+  bool Has(std::string_view key) const { return Find(key) != nullptr; }
+  // Those of one zone; of all, if it is empty.
+  Set In(const std::string& zone) const;
+
+  bool empty() const { return all_.empty(); }
+  auto begin() const { return all_.begin(); }
+  auto end() const { return all_.end(); }
+  friend bool operator==(const Set& a, const Set& b) { return a.all_ == b.all_; }
+  friend bool operator!=(const Set& a, const Set& b) { return !(a == b); }
+
+ private:
+  std::vector<const Shown*> all_;
+};
 
 // Applies an event; says what is wrong with it. `resumed`: of a stream that went on from a position,
 // whose source does not know what the subscriber has: it may remove what was never sent.
-std::string Apply(const Event& event, bool resumed, Set* set);
+std::string Apply(const Event& event, bool resumed, ShownInstances* instances, Set* set);
 std::string TextOf(const Set& set);
 
 // What clients of one agent want of one key.
@@ -73,14 +111,15 @@ class Truth {
   void OnChange(const std::string& service, uint64_t epoch, uint64_t revision, const Set& set);
 
   static std::string Service(int index) { return absl::StrCat("s", index); }
+  ShownInstances* instances() const { return &instances_; }
 
   // The instances of a service at a revision; null when none is known for that epoch.
   const Set* At(const std::string& service, uint64_t epoch, uint64_t revision) const;
-  const Set& Now(const std::string& service) const;
+  const Set& Now(std::string_view service) const;
+  // Of the instance with this key; null: it is not there.
+  const Shown* Find(std::string_view key) const;
   uint64_t epoch() const { return epoch_; }
   int64_t commits() const { return commits_; }
-  // Since when the key has been there without a break; -1: it is not there.
-  int64_t PresentSince(const std::string& key) const;
   // Called with a key that has appeared.
   std::function<void(const std::string& key)> on_appeared;
   // With one that is not there any more.
@@ -94,8 +133,8 @@ class Truth {
   const int services_;
   uint64_t epoch_ = 0;
   int64_t commits_ = 0;
-  std::map<std::string, Set> now_;
-  std::map<std::string, int64_t> present_since_;
+  mutable ShownInstances instances_;
+  std::map<std::string, Set, std::less<>> now_;
   // By service and epoch, by revision.
   std::map<std::pair<std::string, uint64_t>, std::map<uint64_t, Set>> history_;
   std::vector<std::unique_ptr<SubscribeStream>> streams_;
@@ -128,7 +167,7 @@ class Viewer final : public NotifyListener {
   const std::string& service() const { return service_; }
   const std::string& name() const { return name_; }
   // What of the truth it is to see.
-  Set Filter(const Set& set) const;
+  Set Filter(const Set& set) const { return set.In(zone_); }
   // Asked when it is shown an empty set after another, by a delta that names what has gone or by a
   // snapshot: why it may not.
   std::function<std::string(bool named)> may_be_empty;

@@ -5,66 +5,77 @@
 namespace failback::simulate {
 namespace {
 
-void Arrive(const std::weak_ptr<Process>& to, const Network::Work& arrive,
-            const Network::Work& refused) {
-  if (const auto process = to.lock(); process != nullptr) return process->Run(arrive);
+void Arrive(const std::weak_ptr<Process>& to, Network::Work arrive, const Network::Work& refused) {
+  if (const auto process = to.lock(); process != nullptr) return process->Run(std::move(arrive));
   if (refused) refused();
 }
 
 }  // namespace
 
-void Network::Send(int index, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
-                   const Work& refused) {
-  ++sent_;
+void Network::Send(int index, Way way, std::weak_ptr<Process> to, Work arrive, Work refused) {
+  Count(index);
   Link& link = this->link(index);
   Link::State& state = link.way(way);
   if (!state.open || numbers_.Percent(link.loss)) return;
-  const int copies = numbers_.Percent(link.duplicates) ? 2 : 1;
-  for (int copy = 0; copy < copies; ++copy) {
+  int copies = numbers_.Percent(link.duplicates) ? 2 : 1;
+  for (; copies > 0; --copies) {
     const bool late = numbers_.Percent(link.late);
-    const absl::Duration delay =
-        late ? numbers_.Between(absl::ZeroDuration(), link.latest) : Delay(&link);
-    Work fly = [this, delay, to, arrive, refused] {
-      wire_.After(delay, [to, arrive, refused] { Arrive(to, arrive, refused); });
+    const absl::Duration delay = late ? Lateness(link, way) : Delay(&link);
+    const bool last = copies == 1;
+    auto land = [to = last ? std::move(to) : to, arrive = last ? std::move(arrive) : arrive,
+                 refused = last ? std::move(refused) : refused]() mutable {
+      Arrive(to, std::move(arrive), refused);
     };
     if (state.clogged) {
-      state.waiting.push_back(std::move(fly));
+      state.waiting.push_back(
+          [this, delay, land = std::move(land)]() mutable { wire_.After(delay, std::move(land)); });
     } else {
-      fly();
+      wire_.After(delay, std::move(land));
     }
   }
 }
 
-void Network::SendOnStream(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
-                           const Work& broken) {
-  ++sent_;
-  TryOnStream(link, way, to, arrive, broken, clock_->NowNanos());
+// An answer comes when its call is long over, too.
+absl::Duration Network::Lateness(const Link& link, Way way) {
+  const bool by_minutes = way == Way::kToClient && numbers_.Percent(link.late_by_minutes);
+  return numbers_.Between(absl::ZeroDuration(), by_minutes ? absl::Minutes(4) : link.latest);
 }
 
-void Network::TryOnStream(int index, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
-                          const Work& broken, int64_t since) {
+void Network::SendOnStream(int link, Way way, std::weak_ptr<Process> to, Work arrive, Work broken) {
+  Count(link);
+  TryOnStream(link, way, std::move(to), std::move(arrive), std::move(broken), clock_->NowNanos());
+}
+
+void Network::TryOnStream(int index, Way way, std::weak_ptr<Process> to, Work arrive, Work broken,
+                          int64_t since) {
   Link& link = this->link(index);
   const Link::State& state = link.way(way);
   if (numbers_.Percent(link.loss)) {
-    wire_.After(Delay(&link), broken);  // more than TCP repairs
-    return;
+    return wire_.After(Delay(&link), std::move(broken));  // more than TCP repairs
   }
   if (state.open && !state.clogged) {
-    wire_.After(Delay(&link), [to, arrive, broken] { Arrive(to, arrive, broken); });
-    return;
+    return wire_.After(Delay(&link), [to = std::move(to), arrive = std::move(arrive),
+                                      broken = std::move(broken)]() mutable {
+      Arrive(to, std::move(arrive), broken);
+    });
   }
   if (absl::Nanoseconds(clock_->NowNanos() - since) >= kSilence) return broken();
-  wire_.After(absl::Milliseconds(250), [=] { TryOnStream(index, way, to, arrive, broken, since); });
+  wire_.After(absl::Milliseconds(250),
+              [this, index, way, to = std::move(to), arrive = std::move(arrive),
+               broken = std::move(broken), since]() mutable {
+                TryOnStream(index, way, std::move(to), std::move(arrive), std::move(broken), since);
+              });
 }
 
-void Network::SendNews(int index, Way way, const std::weak_ptr<Process>& to, const Work& arrive) {
+void Network::SendNews(int index, Way way, std::weak_ptr<Process> to, Work arrive) {
   Link& link = this->link(index);
   const Link::State& state = link.way(way);
   const bool passes = state.open && !state.clogged;
-  wire_.After(passes ? Delay(&link) : absl::Milliseconds(500), [=] {
-    if (passes) return Arrive(to, arrive, nullptr);
-    if (!to.expired()) SendNews(index, way, to, arrive);
-  });
+  wire_.After(passes ? Delay(&link) : absl::Milliseconds(500),
+              [this, index, way, passes, to = std::move(to), arrive = std::move(arrive)]() mutable {
+                if (passes) return Arrive(to, std::move(arrive), nullptr);
+                if (!to.expired()) SendNews(index, way, std::move(to), std::move(arrive));
+              });
 }
 
 void Network::SetOpen(int index, Way way, bool open) {
@@ -77,8 +88,8 @@ void Network::SetClogged(int index, Way way, bool clogged) {
   Link::State& state = link(index).way(way);
   state.clogged = clogged;
   if (clogged) return;
-  const auto waiting = std::exchange(state.waiting, {});
-  for (const Work& fly : waiting) fly();
+  auto waiting = std::exchange(state.waiting, {});
+  for (auto& fly : waiting) fly();
 }
 
 void Network::Heal(int index) {
@@ -87,7 +98,7 @@ void Network::Heal(int index) {
     SetOpen(index, way, true);
     SetClogged(index, way, false);
   }
-  healed.loss = healed.duplicates = healed.late = 0;
+  healed.loss = healed.duplicates = healed.late = healed.late_by_minutes = 0;
   healed.slowest = absl::Milliseconds(20);
   healed.refuses_numbers = false;
 }

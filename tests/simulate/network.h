@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "retry/simulated_clock.h"
 #include "tests/simulate/process.h"
@@ -33,7 +34,7 @@ struct Link {
     bool open = true;
     bool clogged = false;  // what is sent waits until it is not
     int64_t shut_since = 0;
-    std::vector<std::function<void()>> waiting;
+    std::vector<absl::AnyInvocable<void()>> waiting;
   };
   std::array<State, 2> ways;
   // Shares of the messages, in percent.
@@ -41,6 +42,7 @@ struct Link {
   int duplicates = 0;
   int late = 0;
   absl::Duration latest = absl::ZeroDuration();  // of those that are late
+  int late_by_minutes = 0;                       // of the answers that are late
   absl::Duration slowest = absl::Milliseconds(20);
   // A registry with a fault of its own answers to each intent that its number is taken.
   bool refuses_numbers = false;
@@ -62,16 +64,14 @@ class Network {
   using Work = std::function<void()>;
 
   // A call or an answer. `refused`, if given, runs when the process is not there.
-  void Send(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
-            const Work& refused = nullptr);
+  void Send(int link, Way way, std::weak_ptr<Process> to, Work arrive, Work refused = nullptr);
 
   // A message of a stream, which sends one at a time. Either `arrive`, or `broken` on the wire,
   // runs.
-  void SendOnStream(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
-                    const Work& broken);
+  void SendOnStream(int link, Way way, std::weak_ptr<Process> to, Work arrive, Work broken);
 
   // News that a connection is broken: what follows on it would find out, if this were lost.
-  void SendNews(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive);
+  void SendNews(int link, Way way, std::weak_ptr<Process> to, Work arrive);
 
   void SetOpen(int link, Way way, bool open);
   void SetClogged(int link, Way way, bool clogged);
@@ -84,6 +84,8 @@ class Network {
   std::function<void(const std::string& what)> on_protocol_error;
 
   int64_t sent() const { return sent_; }
+  // Of when each message was sent, and on which link.
+  uint64_t digest() const { return digest_; }
   int64_t now() const { return clock_->NowNanos(); }
   // A name for a stream.
   uint64_t NewName() { return ++last_name_; }
@@ -92,14 +94,22 @@ class Network {
   absl::Duration Delay(Link* link) {
     return numbers_.Between(absl::Milliseconds(1), link->slowest);
   }
-  void TryOnStream(int link, Way way, const std::weak_ptr<Process>& to, const Work& arrive,
-                   const Work& broken, int64_t since);
+  absl::Duration Lateness(const Link& link, Way way);
+  void TryOnStream(int link, Way way, std::weak_ptr<Process> to, Work arrive, Work broken,
+                   int64_t since);
 
   SimulatedClock* const clock_;
   SeededNumbers numbers_;
   Process wire_;
   std::vector<Link> links_;
+  void Count(int link) {
+    ++sent_;
+    // FNV-1a, of numbers.
+    digest_ = (digest_ ^ static_cast<uint64_t>(now() * 64 + link)) * 0x100000001b3u;
+  }
+
   int64_t sent_ = 0;
+  uint64_t digest_ = 0xcbf29ce484222325u;
   uint64_t last_name_ = 0;
 };
 

@@ -2,8 +2,8 @@
 
 #include <poll.h>
 #include <sys/personality.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,16 +15,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "etcd/rpc.pb.h"
+#include "failback/admin/v1/offline.pb.h"
+#include "failback/agent/v1/agent.pb.h"
+#include "failback/config/v1/access.pb.h"
+#include "failback/etcd/v1/stored.pb.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "registry/base/log.h"
 #include "tests/simulate/disk/seeded_entropy.h"
+#include "tests/simulate/story_heap.h"
 
 namespace failback::simulate {
 namespace {
 
 // Of a story. Others run on this machine, so what hangs is seen by the processor's time, and what
 // sleeps for ever by the clock on the wall.
-constexpr rlim_t kLongestSeconds = 120;
+constexpr itimerval kLongest = {{}, {120, 0}};
 constexpr unsigned kLongestWait = 3600;
+// With what a process ends that is not to play the next story.
+constexpr int kNext = 42;
 
 bool WriteAll(int fd, const void* bytes, size_t size) {
   const char* at = static_cast<const char*>(bytes);
@@ -61,16 +71,17 @@ std::string Encode(const Outcome& outcome) {
     }
     return text;
   };
-  std::string text = absl::StrCat(
-      outcome.failed, "\n", one_line(outcome.failure), "\n", outcome.simulated_ms, "\n",
-      outcome.messages, "\n", outcome.commits, "\n", outcome.settled_ms, "\n", outcome.bound_ms);
+  std::string text =
+      absl::StrCat(outcome.failed, "\n", one_line(outcome.failure), "\n", outcome.simulated_ms,
+                   "\n", outcome.messages, "\n", outcome.commits, "\n", outcome.settled_ms, "\n",
+                   outcome.bound_ms, "\n", outcome.digest);
   for (const std::string& line : outcome.timeline) absl::StrAppend(&text, "\n", one_line(line));
   return text;
 }
 
 Outcome Decode(const std::string& text) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  lines.resize(std::max<size_t>(lines.size(), 7));
+  lines.resize(std::max<size_t>(lines.size(), 8));
   Outcome outcome;
   outcome.failed = lines[0];
   outcome.failure = lines[1];
@@ -79,13 +90,13 @@ Outcome Decode(const std::string& text) {
   outcome.commits = std::atoll(lines[4].c_str());
   outcome.settled_ms = std::atoll(lines[5].c_str());
   outcome.bound_ms = std::atoll(lines[6].c_str());
-  outcome.timeline.assign(lines.begin() + 7, lines.end());
+  outcome.digest = std::strtoull(lines[7].c_str(), nullptr, 10);
+  outcome.timeline.assign(lines.begin() + 8, lines.end());
   return outcome;
 }
 
-void PlayHere(const Order& order, int socket) {
-  const rlimit longest = {kLongestSeconds, kLongestSeconds + 1};
-  setrlimit(RLIMIT_CPU, &longest);
+std::string PlayHere(const Order& order) {
+  setitimer(ITIMER_PROF, &kLongest, nullptr);
   alarm(kLongestWait);
   SeedEntropy(order.seed ^ 0xe17);
   Script script = MakeScript(order.seed, order.large);
@@ -96,28 +107,88 @@ void PlayHere(const Order& order, int socket) {
     }
     script = Keep(script, kept);
   }
-  const std::string text = Encode(Story(script, order.traced).Play());
-  SendText(socket, text.data(), text.size());
+  return Encode(Story(script, order.traced).Play());
+}
+
+// Protobuf describes the messages of a file, and of those that it imports, when it is first asked.
+void Describe(const google::protobuf::FileDescriptor* file) {
+  for (int i = 0; i < file->dependency_count(); ++i) Describe(file->dependency(i));
+  for (int i = 0; i < file->message_type_count(); ++i) {
+    google::protobuf::MessageFactory::generated_factory()
+        ->GetPrototype(file->message_type(i))
+        ->GetReflection();
+  }
+}
+
+// What is made once, when it is first asked for, is made before the first story: protobuf's
+// descriptors, SQLite's tables, what Abseil knows of its thread, the shards of timers. Two stories
+// in which nothing goes wrong ask for the most of it, one on disks and one on etcd.
+void MakeWhatIsMadeOnce(bool large) {
+  for (const auto* file :
+       {agent::v1::DrainResponse::descriptor()->file(), config::v1::Policy::descriptor()->file(),
+        etcdserverpb::TxnRequest::descriptor()->file(), etcd::v1::Meta::descriptor()->file(),
+        admin::v1::SetOfflineRequest::descriptor()->file()}) {
+    Describe(file);
+  }
+  SimulatedClock clock;
+  std::vector<std::unique_ptr<Process>> processes;
+  for (int i = 0; i < (large ? 200 : 60); ++i) {
+    processes.push_back(std::make_unique<Process>("", &clock));
+    processes.back()->After(absl::ZeroDuration(), [] {});
+  }
+  clock.Advance(absl::Seconds(1));
+  processes.clear();
+  for (const bool etcd : {false, true}) {
+    Script script;
+    do {
+      script = MakeScript(script.seed + 1, /*large=*/false);
+    } while (script.etcd != etcd || (!etcd && !(script.sqlite && script.journals[0])));
+    script.secured = true;
+    script.permanent = 0;
+    script.operations.erase(std::remove_if(script.operations.begin(), script.operations.end(),
+                                           [](const Operation& operation) {
+                                             return operation.act > Act::kUnsubscribe;
+                                           }),
+                            script.operations.end());
+    SeedEntropy(script.seed);
+    Story(script, /*traced=*/false).Play();
+  }
+}
+
+// Plays until there is no order any more. A story that leaves something is the last of its process.
+[[noreturn]] void PlayOrders(int socket) {
+  static Order order;
+  const HeapMark begin;
+  while (ReadAll(socket, &order, sizeof(order))) {
+    {
+      const std::string text = PlayHere(order);
+      alarm(0);  // it may have to wait for the next
+      SendText(socket, text.data(), text.size());
+    }
+    if (order.alone || !begin.reached()) std::_Exit(kNext);
+    begin.GoBack();
+  }
   std::_Exit(0);
 }
 
-// A player's life. Nothing here may allocate.
+// A player's life: a process that plays, and another one when that has ended. Nothing here may
+// allocate.
 [[noreturn]] void Serve(int socket) {
-  static Order order;
-  while (ReadAll(socket, &order, sizeof(order))) {
+  for (;;) {
     const pid_t child = fork();
-    if (child == 0) PlayHere(order, socket);
+    if (child == 0) PlayOrders(socket);
     int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
-      char text[160];
-      const int size =
-          WIFSIGNALED(status) && (WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGXCPU)
-              ? std::snprintf(text, sizeof(text), "hang\nno end")
-              : std::snprintf(text, sizeof(text), "crash\nended with status %d", status);
-      SendText(socket, text, static_cast<size_t>(size));
-    }
+    if (child < 0 || waitpid(child, &status, 0) != child) std::abort();
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kNext) continue;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) std::_Exit(0);
+    char text[160];
+    const bool hangs =
+        WIFSIGNALED(status) && (WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGPROF);
+    const int size = hangs
+                         ? std::snprintf(text, sizeof(text), "hang\nno end")
+                         : std::snprintf(text, sizeof(text), "crash\nended with status %d", status);
+    SendText(socket, text, static_cast<size_t>(size));
   }
-  std::_Exit(0);
 }
 
 }  // namespace
@@ -126,14 +197,13 @@ void FixAddresses(char** argv) {
   const int persona = personality(0xffffffff);
   if (persona == -1 || (persona & ADDR_NO_RANDOMIZE) != 0) return;
   if (personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE) == -1) return;
-  // Symbols are looked up once, not in each child; and what a child frees it has again.
-  setenv("LD_BIND_NOW", "1", 1);
-  setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=2000", 1);
+  setenv("LD_BIND_NOW", "1", 1);  // symbols are looked up once, not in each child
   execv("/proc/self/exe", argv);
 }
 
-Players::Players(int count) {
+Players::Players(int count, bool large) {
   SetLogSink(LogLevel::kError, [](LogLevel, const std::string&, const LogFields&) {});
+  MakeWhatIsMadeOnce(large);
   players_.resize(static_cast<size_t>(count));
   for (Player& player : players_) {
     int sockets[2];

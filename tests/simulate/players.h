@@ -1,12 +1,14 @@
-// Plays stories, each in a process of its own that begins like every other: a seed is the same
+// Plays stories, each as if in a process of its own that begins like every other: a seed is the same
 // story however many were played before it, and one that crashes or hangs harms no other.
 //
-// A player is forked before anything has happened. It forks a child for each order, and allocates
-// nothing itself, so that each child finds the same heap. With the addresses of the process fixed
-// (FixAddresses) hash tables are in the same order too.
+// A player is forked before the first story, when all has been made that is made once, and has a
+// child that plays. After a story that has freed all that it took, which is each but for a few, the
+// heap goes back to where it was (story_heap.h), and the child plays the next; else, or when it has
+// crashed, there is another child. With the addresses of the process fixed (FixAddresses) hash tables
+// are in the same order too. smoke_test compares stories with those of processes of their own.
 //
 //   FixAddresses(argv);                  // first in main
-//   Players players(2);
+//   Players players(2, /*large=*/false);
 //   players.Play(order, [](const Order& order, const Outcome& outcome) { … });
 //   players.Finish();
 //
@@ -33,6 +35,7 @@ struct Order {
   uint64_t seed = 0;
   bool large = false;
   bool traced = false;
+  bool alone = false;      // in a process of its own
   bool shortened = false;  // with the operations in `kept` only
   std::array<bool, kMostOperations> kept{};
 };
@@ -45,7 +48,8 @@ class Players {
  public:
   using Then = std::function<void(const Order&, const Outcome&)>;
 
-  explicit Players(int count);
+  // `large`: stories may be large.
+  Players(int count, bool large);
   ~Players();
   Players(const Players&) = delete;
   Players& operator=(const Players&) = delete;

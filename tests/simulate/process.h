@@ -85,13 +85,13 @@ class Process {
   HashedWheelTimer* timer() { return timer_.get(); }
   bool stopped() const { return clock_.stopped(); }
 
-  void After(absl::Duration delay, std::function<void()> work) {
+  void After(absl::Duration delay, TimerTask work) {
     timer_->ScheduleUnbounded(std::move(work), delay).IgnoreError();
   }
   // Now, or when it continues.
-  void Run(const std::function<void()>& work) {
+  void Run(std::function<void()> work) {
     if (!stopped()) return work();
-    waiting_.push_back(work);
+    waiting_.push_back(std::move(work));
   }
 
   void Stop() { clock_.set_stopped(true); }

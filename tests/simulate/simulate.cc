@@ -37,14 +37,15 @@ struct Options {
   bool large = false;
   bool shrink = true;
   bool keep_going = false;
+  bool alone = false;
   int jobs = static_cast<int>(std::thread::hardware_concurrency());
 };
 
 int Usage() {
-  std::cerr
-      << "usage: simulate [--seeds N] [--first SEED] [--large] [--jobs N] [--no-shrink] [--all]\n"
-         "       simulate --seed SEED [--keep INDEXES] [--large]\n"
-         "       simulate --accumulate FILE [--seeds N] [--large] [--jobs N]\n";
+  std::cerr << "usage: simulate [--seeds N] [--first SEED] [--large] [--jobs N] [--no-shrink] "
+               "[--all] [--alone]\n"
+               "       simulate --seed SEED [--keep INDEXES] [--large]\n"
+               "       simulate --accumulate FILE [--seeds N] [--large] [--jobs N]\n";
   return 2;
 }
 
@@ -56,6 +57,8 @@ std::optional<Options> Parse(int argc, char** argv) {
       options.large = true;
     } else if (flag == "--no-shrink") {
       options.shrink = false;
+    } else if (flag == "--alone") {
+      options.alone = true;
     } else if (flag == "--all") {
       options.keep_going = true;
     } else if (i + 1 == argc) {
@@ -141,7 +144,7 @@ void Report(Players* players, const Options& options, Order order, const Outcome
 }
 
 int Replay(const Options& options) {
-  Players players(1);
+  Players players(1, options.large);
   Order order;
   order.seed = *options.seed;
   order.large = options.large;
@@ -171,6 +174,7 @@ class Tally {
     ++played_;
     messages_ += outcome.messages;
     commits_ += outcome.commits;
+    digest_ += outcome.digest;
     simulated_ms_ += outcome.simulated_ms;
     if (outcome.bound_ms > 0 && outcome.failed.empty()) {
       const double share = static_cast<double>(outcome.settled_ms) / outcome.bound_ms;
@@ -187,9 +191,9 @@ class Tally {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     std::cout << absl::StrFormat(
         "%d stories in %.1f s (%.1f a second): %.0f hours simulated, %d messages, %d commits; "
-        "the slowest to settle took %.0f %% of its bound (seed %d)\n",
+        "the slowest to settle took %.0f %% of its bound (seed %d); digest %016x\n",
         played_, seconds, static_cast<double>(played_) / seconds, simulated_ms_ / 3.6e6, messages_,
-        commits_, slowest_ * 100, slowest_seed_);
+        commits_, slowest_ * 100, slowest_seed_, digest_);
     if (by_property_.empty()) std::cout << "all properties hold\n";
     for (const auto& [property, count] : by_property_) {
       std::cout << count << " of " << played_ << " stories failed: " << property << "\n";
@@ -202,6 +206,7 @@ class Tally {
   int64_t played_ = 0, messages_ = 0, commits_ = 0, simulated_ms_ = 0;
   double slowest_ = 0;
   uint64_t slowest_seed_ = 0;
+  uint64_t digest_ = 0;  // of all, in whatever order they were played
   std::map<std::string, int> by_property_;
 };
 
@@ -213,7 +218,7 @@ int Accumulate(const Options& options) {
     return 2;
   }
   const uint64_t most = options.large ? 10 : 1000;
-  Players players(options.jobs);
+  Players players(options.jobs, options.large);
   Tally tally;
   while (told->next() <= options.seeds) {
     const uint64_t count = std::min(most, options.seeds - told->next() + 1);
@@ -244,13 +249,14 @@ int Accumulate(const Options& options) {
 }
 
 int PlayMany(const Options& options) {
-  Players players(options.jobs);
+  Players players(options.jobs, options.large);
   Tally tally;
   std::optional<std::pair<Order, Outcome>> first;
   for (uint64_t i = 0; i < options.seeds && (options.keep_going || !first.has_value()); ++i) {
     Order order;
     order.seed = options.first + i;
     order.large = options.large;
+    order.alone = options.alone;
     players.Play(order, [&](const Order& order, const Outcome& outcome) {
       tally.Add(order, outcome);
       if (outcome.failed.empty()) return;

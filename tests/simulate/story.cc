@@ -16,6 +16,8 @@ constexpr absl::Duration kTick = absl::Milliseconds(500);
 constexpr int64_t kRenewal = 2500000000;
 // A state that has held for so long, which is longer than between two audits, has come to stay.
 constexpr int64_t kStays = 80000000000;
+// After so much of it nothing is under way any more.
+constexpr int64_t kQuiet = 20000000000;
 
 }  // namespace
 
@@ -121,7 +123,11 @@ void Story::StartEtcd() {
   for (int i = 0; i < script_.services; ++i) services.push_back(Truth::Service(i));
   EtcdTruth::Events events;
   events.on_set = [this](const std::string& service, uint64_t epoch, uint64_t revision,
-                         const Set& set) { truth_.OnChange(service, epoch, revision, set); };
+                         const EtcdTruth::Set& instances) {
+    Set set;
+    for (const auto& [key, bytes] : instances) set.Put(truth_.instances()->Of(bytes));
+    truth_.OnChange(service, epoch, revision, set);
+  };
   events.on_wrong = [this](const std::string& property, const std::string& what) {
     world_.Fail(property, what);
   };
@@ -157,7 +163,7 @@ Outcome Story::Play() {
   for (const Operation& operation : script_.operations) {
     Advance(operation.at_ms);
     if (!world_.failed.empty()) break;
-    world_.Tell(TextOf(operation));
+    if (world_.traced) world_.Tell(TextOf(operation));
     Do(operation);
     CheckAlways();
   }
@@ -171,6 +177,7 @@ Outcome Story::Play() {
     const absl::Duration bound_of_missing = Bound() - BoundOfAudit();
     // Settled, and stays so: the last time that it was not counts.
     int64_t unsettled = healed;
+    int64_t heap_when_settled = 0;
     Unsettled why;
     while (world_.failed.empty() && world_.now() < unsettled + kStays) {
       Advance(world_.now() / 1000000 + 1000);
@@ -184,7 +191,9 @@ Outcome Story::Play() {
         }
       }
       CheckAlways();
+      if (world_.now() < unsettled + kQuiet) heap_when_settled = HeapBytes();
     }
+    CheckNothingGrew(heap_when_settled);
     outcome.settled_ms = (unsettled - healed) / 1000000;
     outcome.bound_ms = absl::ToInt64Milliseconds(bound);
   }
@@ -193,6 +202,7 @@ Outcome Story::Play() {
   outcome.timeline = std::move(world_.timeline);
   outcome.simulated_ms = world_.now() / 1000000;
   outcome.messages = world_.network.sent();
+  outcome.digest = world_.network.digest();
   outcome.commits = truth_.commits();
   return outcome;
 }
@@ -247,6 +257,7 @@ void Story::Tick() {
   if (!RegistriesAreWell()) NoteOutage();
   CheckPresent();
   CheckWork();
+  CheckMemory();
   At(kTick, [this] { Tick(); });
 }
 

@@ -23,6 +23,7 @@
 #include "tests/simulate/history.h"
 #include "tests/simulate/hosts.h"
 #include "tests/simulate/script.h"
+#include "tests/simulate/story_heap.h"
 #include "tests/simulate/world.h"
 
 namespace failback::simulate {
@@ -36,6 +37,7 @@ struct Outcome {
   int64_t commits = 0;
   int64_t settled_ms = 0;  // after the faults had stopped
   int64_t bound_ms = 0;    // and how long it may take
+  uint64_t digest = 0;     // of when each message was sent: the same for the same story
 };
 
 class Story {
@@ -131,6 +133,9 @@ class Story {
   void CheckAlways();
   void CheckWork();
   void CheckPresent();
+  void CheckMemory();
+  // Since all was settled and quiet.
+  void CheckNothingGrew(int64_t heap_bytes_then);
   // What is not as it is to be; empty: all is.
   struct Unsettled {
     std::string what;
@@ -175,6 +180,7 @@ class Story {
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;
+  const int64_t heap_before_ = HeapBytes();
   bool restored_ = false;            // the registry's disk, since it was started last
   int64_t registry_since_ = 0;       // its last start
   int64_t registry_well_since_ = 0;  // and it has not stopped since

@@ -358,7 +358,8 @@ void Story::DoNetwork(const Operation& operation) {
     case Act::kLate:
       link.late = operation.amount;
       link.latest = kLatest;
-      return later([&link] { link.late = 0; });
+      link.late_by_minutes = 30;
+      return later([&link] { link.late = link.late_by_minutes = 0; });
     case Act::kSlow:
       link.slowest = absl::Seconds(3);
       return later([&link] { link.slowest = absl::Milliseconds(20); });

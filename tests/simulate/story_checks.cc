@@ -1,6 +1,7 @@
 // What must hold at all times, and within a bounded time after the faults have stopped.
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,14 @@ constexpr absl::Duration kEtcdFence = absl::Seconds(70);  // a tombstone's lease
 
 // Work in ten seconds of simulated time that no agent of these stories needs.
 constexpr int64_t kMostCalls = 400;
+
+// What a story may hold at any time, the simulation and its record included; 2 MB of it is what each
+// agent's timing wheel reserves.
+constexpr int64_t kMostBytes = 20 << 20;
+constexpr int64_t kMostBytesOfAgent = 4 << 20;
+// What may be more in the end than a minute before, when all was settled already: what waits for its
+// turn at the one moment and not at the other.
+constexpr int64_t kMostGrowth = 8 << 10;
 
 // A renewal comes every third of a TTL and notices another epoch; a call's deadline; one retry.
 constexpr absl::Duration kNotice = absl::Seconds(18);
@@ -146,10 +155,28 @@ void Story::CheckWork() {
   }
 }
 
+void Story::CheckMemory() {
+  const int64_t held = HeapBytes() - heap_before_;
+  if (held <= kMostBytes + kMostBytesOfAgent * script_.agents) return;
+  world_.Fail("memory", absl::StrCat(held, " bytes are held"));
+}
+
+// Disks, and etcd's, are in memory too here: they may grow until what is on them is folded.
+void Story::CheckNothingGrew(int64_t heap_bytes_then) {
+  const bool journals =
+      std::find(script_.journals.begin(), script_.journals.end(), true) != script_.journals.end();
+  if (!world_.failed.empty() || script_.sqlite || script_.etcd || journals) return;
+  const int64_t grown = HeapBytes() - heap_bytes_then;
+  if (grown > kMostGrowth) {
+    world_.Fail("memory", absl::StrCat("nothing happens, and in a minute ", grown,
+                                       " bytes have come to be held"));
+  }
+}
+
 Story::Unsettled Story::WhyUnsettled() {
   // What each key may be: not there, or of one of these ports.
-  std::map<std::string, std::set<uint32_t>> wanted;
-  std::set<std::string> any;
+  std::map<std::string_view, std::set<uint32_t>> wanted;
+  std::set<std::string_view> any;
   for (const auto& [of, wish] : wishes_.all) {
     const auto& [agent, key] = of;
     const AgentHost& host = *agents_[static_cast<size_t>(agent)];
@@ -163,24 +190,16 @@ Story::Unsettled Story::WhyUnsettled() {
     if (wish.any || wish.open) any.insert(key);
     if (wish.present) wanted[key].insert(wish.port);
   }
-  std::map<std::string, uint32_t> there;
-  for (int i = 0; i < script_.services; ++i) {
-    for (const auto& [key, bytes] : truth_.Now(Truth::Service(i))) {
-      ServiceInstance instance;
-      instance.ParseFromString(bytes);
-      there[key] = instance.port();
-    }
-  }
   std::string extra;
   for (const auto& [key, ports] : wanted) {
     if (any.count(key) > 0) continue;
-    const auto it = there.find(key);
-    if (ports.empty() && it != there.end()) {
-      extra = absl::StrCat(CanonicalKeyText(key), ":", it->second, " is still there");
+    const Shown* const there = truth_.Find(key);
+    if (ports.empty() && there != nullptr) {
+      extra = absl::StrCat(CanonicalKeyText(key), ":", there->port, " is still there");
     }
-    if (!ports.empty() && (it == there.end() || ports.count(it->second) == 0)) {
+    if (!ports.empty() && (there == nullptr || ports.count(there->port) == 0)) {
       return {absl::StrCat(CanonicalKeyText(key), " is ",
-                           it == there.end() ? "not there" : absl::StrCat("at port ", it->second),
+                           there == nullptr ? "not there" : absl::StrCat("at port ", there->port),
                            ", and should be at ", absl::StrJoin(ports, " or ")),
               /*missing=*/true};
     }
@@ -233,9 +252,7 @@ void Story::CheckPresent() {
         absl::Nanoseconds(world_.now() - wish.since) < patience) {
       continue;
     }
-    InstanceKey name;
-    ParseCanonicalKey(key, &name);
-    if (truth_.Now(name.service()).count(key) == 0) {
+    if (truth_.Find(key) == nullptr) {
       world_.Fail("present", absl::StrCat(CanonicalKeyText(key), " is not there, was wanted for ",
                                           absl::FormatDuration(patience), ", and all were well"));
     }
@@ -274,7 +291,7 @@ void Story::CheckAcknowledged(int agent, const IntentEvent& event) {
       host.session_age() >= absl::Seconds(kSessionTtl)) {
     return;
   }
-  if (truth_.Now(event.key.service()).count(key) == 0) {
+  if (truth_.Find(key) == nullptr) {
     world_.Fail("acknowledged", absl::StrCat(CanonicalKeyText(key), " is acknowledged to agent ",
                                              agent, ", and is not there"));
   }
@@ -291,9 +308,7 @@ std::string Story::WhyNotEmpty(const Follower& follower, bool named) const {
   if (named && !script_.etcd && !throughout(registry_since_)) return "";
   for (const auto& [of, wish] : wishes_.all) {
     const auto& [agent, key] = of;
-    InstanceKey name;
-    ParseCanonicalKey(key, &name);
-    if (name.service() != follower.viewer->service() || IsShared(key)) continue;
+    if (SplitCanonicalKey(key).service != follower.viewer->service() || IsShared(key)) continue;
     if (!wish.present || wish.any || wish.open || !throughout(wish.since) ||
         !IsWellThroughout(agent))
       continue;

@@ -32,7 +32,8 @@ class WireServer::Stream final : public NotifyListener,
         conflator_(std::in_place, request.epoch(), request.revision()) {}
 
   void Start(const SubscribeRequest& request) {
-    handle_ = server_->For(sink_.link, &guarded_)->Subscribe(request, shared_from_this());
+    auto handle = server_->For(sink_.link, &guarded_)->Subscribe(request, shared_from_this());
+    if (server_ != nullptr) handle_ = std::move(handle);  // it may have ended at once
   }
 
   void OnEvent(const EventPtr& event) override {

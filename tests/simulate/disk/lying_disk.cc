@@ -18,11 +18,6 @@ constexpr size_t kPageHeader = 12;
 constexpr const char* kCallNames[] = {"open", "read",  "write", "truncate",     "sync",
                                       "look", "names", "lock",  "shared memory"};
 
-uint64_t NextName() {
-  static uint64_t last = 0;
-  return ++last;
-}
-
 }  // namespace
 
 // A file that the product has open by way of Disk.
@@ -71,7 +66,7 @@ class LyingDisk::OpenFile final : public DiskFile {
 
 LyingDisk::LyingDisk(uint64_t seed)
     : random_(seed),
-      vfs_name_(absl::StrCat("lying-", NextName())),
+      vfs_name_(absl::StrCat("lying-", absl::Hex(reinterpret_cast<uintptr_t>(this)))),
       vfs_(std::make_unique<LyingVfs>(this)) {}
 
 LyingDisk::~LyingDisk() = default;
