@@ -50,5 +50,42 @@ TEST(PauseWatchTest, NoAbsenceOfTwoThirdsOfATtlGoesUnnoticed) {
   }
 }
 
+// As the heartbeat of an owner: returns whether one that is `late` is an absence.
+bool Beat(PauseWatch* watch, int64_t late, int64_t* now) {
+  *now += watch->Begin(*now) + late;
+  const bool absent = watch->Notice(*now, *now);
+  watch->End();
+  return absent;
+}
+
+TEST(PauseWatchTest, AbsencesWithinATtlAddUp) {
+  for (int64_t between = 0; between < 4; ++between) {
+    PauseWatch watch;
+    watch.Granted(kTtl);
+    int64_t now = 1000000;
+    EXPECT_FALSE(Beat(&watch, kTtl * 45 / 100, &now));
+    for (int64_t i = 0; i < between; ++i) ASSERT_FALSE(Beat(&watch, 0, &now));
+    EXPECT_TRUE(Beat(&watch, kTtl * 30 / 100, &now)) << between;
+    EXPECT_FALSE(Beat(&watch, kTtl * 45 / 100, &now)) << "every lease has a full TTL since then";
+  }
+}
+
+TEST(PauseWatchTest, AbsencesThatAreFarApartDoNot) {
+  PauseWatch watch;
+  watch.Granted(kTtl);
+  int64_t now = 1000000;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_FALSE(Beat(&watch, kTtl * 45 / 100, &now)) << i;
+    for (int64_t calm = 0; calm < 20; ++calm) ASSERT_FALSE(Beat(&watch, 0, &now));
+  }
+}
+
+TEST(PauseWatchTest, ATimerWhoseEachTickIsLateIsNoAbsence) {
+  PauseWatch watch;
+  watch.Granted(kTtl);
+  int64_t now = 1000000;
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(Beat(&watch, kTtl / 8, &now)) << i;
+}
+
 }  // namespace
 }  // namespace failback
