@@ -170,9 +170,10 @@ Viewer::Viewer(World* world, const Truth* truth, std::string name, std::string s
       zone_(std::move(zone)),
       at_agent_(at_agent) {}
 
-void Viewer::Begin(bool resumed) {
+void Viewer::Begin(bool resumed, bool anew) {
   ended_ = closed_ = false;
   fresh_stream_ = true;
+  anew_ = anew;
   resumed_ = resumed;
   if (resumed) return;
   known_ = stale_ = held_ = false;
@@ -196,8 +197,9 @@ void Viewer::OnEvent(const EventPtr& event) {
     return wrong(what);
   const bool same_epoch = known_ && event->epoch() == epoch_;
   // A stream that goes on may begin with a snapshot of a registry that is behind; an agent hides
-  // that.
-  if (same_epoch && event->revision() < revision_ && (at_agent_ || !fresh_stream_)) {
+  // that, if it can know it, and sends nothing old that it has kept.
+  const bool may_be_behind = fresh_stream_ && (!at_agent_ || (anew_ && !event->flags().stale));
+  if (same_epoch && event->revision() < revision_ && !may_be_behind) {
     return wrong(absl::StrCat("revision ", event->revision(), " after ", revision_));
   }
   if (at_agent_ && !fresh_stream_ && same_epoch && next == set_ && event->flags().stale == stale_ &&

@@ -152,8 +152,9 @@ class Viewer final : public NotifyListener {
   void OnEvent(const EventPtr& event) override;
   void OnEnd(const absl::Status& status) override;
 
-  // Another stream begins; with `resumed` it goes on from position().
-  void Begin(bool resumed);
+  // Another stream begins; with `resumed` it goes on from its position. `anew`: of an agent that
+  // knows no more of what it has sent before, over registries of which one may be behind.
+  void Begin(bool resumed, bool anew);
   // The subscriber has closed it.
   void Close() { closed_ = true; }
 
@@ -179,6 +180,7 @@ class Viewer final : public NotifyListener {
   const bool at_agent_;
   bool known_ = false, stale_ = false, held_ = false, ended_ = false, closed_ = false;
   bool fresh_stream_ = true;
+  bool anew_ = false;
   bool resumed_ = false;  // and there was no snapshot since
   absl::Status end_;
   uint64_t epoch_ = 0, revision_ = 0;

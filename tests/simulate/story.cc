@@ -363,7 +363,9 @@ void Story::TickFollower(Follower* follower) {
     request.set_epoch(viewer.epoch());
     request.set_revision(viewer.revision());
   }
-  viewer.Begin(resumes);
+  const int life = follower->agent < 0 ? 0 : agents_[static_cast<size_t>(follower->agent)]->life();
+  const bool anew = std::exchange(follower->agents_life, life) != life && script_.registries > 1;
+  viewer.Begin(resumes, anew);
   follower->stream = registry->Subscribe(request, follower->viewer);
 }
 

@@ -175,6 +175,7 @@ class Story {
   std::unique_ptr<WireRegistry> operator_;
   std::set<int> restarting_;  // agents that are to start again
   std::set<int> draining_;
+  std::set<int> put_back_;            // agents that are down, and whose disk is of before
   std::map<int, int> denied_;         // what the policy does not allow an agent, see RegistryHost
   std::map<int, int64_t> backed_up_;  // when an agent's disk was copied
   std::map<int, int64_t> healthy_since_;  // of agents, by index

@@ -224,6 +224,14 @@ void Story::StartAgent(int index) {
   if (agent.up() || (IsCutOff(index) && script_.permanent == 4)) return;
   world_.Tell(absl::StrCat("agent ", index, " starts"));
   healthy_since_.erase(index);
+  // What only a journal that was put back knows waits for its owner, or for an operator.
+  if (put_back_.erase(index) > 0) {
+    for (auto& [of, wish] : wishes_.all) {
+      if (of.first == index && wish.client < 0 && truth_.Find(of.second) == nullptr) {
+        wish.any = true;
+      }
+    }
+  }
   agent.Start();
 }
 
@@ -271,6 +279,7 @@ void Story::DoAgent(const Operation& operation) {
       // What a disk that has failed does not have the registry may have.
       if (older || agent.disk_failed()) ForgetAcks(index);
       if (older) {
+        put_back_.insert(index);
         for (auto& [of, wish] : wishes_.all) {
           if (of.first == index && wish.since >= backup->second) wish.any = true;
         }

@@ -98,7 +98,19 @@ void EtcdTruth::Opened(const std::string& session_id, uint64_t rank) {
   closed_.erase(rank);
 }
 
+// The session's key says that it is closed before its leases go, see Sessions::CloseAsRead.
+bool EtcdTruth::HadExpired(const std::string& session_id) const {
+  EtcdModel& model = host_->model();
+  failback::etcd::v1::SessionRecord last;
+  for (const mvccpb::Event& event :
+       model.EventsFrom(model.compacted() + 1, keys_.Session(session_id), "")) {
+    if (event.type() == mvccpb::Event::PUT) last.ParseFromString(event.kv().value());
+  }
+  return !last.closed();
+}
+
 void EtcdTruth::Closed(const std::string& session_id) {
+  if (HadExpired(session_id)) return;
   for (const auto& [rank, opened] : sessions_) {
     if (opened == session_id) closed_.insert(rank);
   }

@@ -47,7 +47,8 @@ class EtcdTruth final : public Witness {
   EtcdTruth& operator=(const EtcdTruth&) = delete;
 
   void Opened(const std::string& session_id, uint64_t rank) override;
-  // Nothing of it is there any more, nor comes.
+  // Nothing of it is there any more, nor comes; unless its first lease, with its key, had run out:
+  // the others follow within a TTL.
   void Closed(const std::string& session_id) override;
   void Written(const std::string&, const std::vector<Asked>&, const BatchResult&) override {}
 
@@ -61,6 +62,7 @@ class EtcdTruth final : public Witness {
 
   void OnRevision();
   void CheckFence(const mvccpb::Event& event);
+  bool HadExpired(const std::string& session_id) const;
   void CheckClosed(const std::string& canonical, const Fence& fence);
   Set SetOf(const std::string& service) const;
 
