@@ -14,14 +14,8 @@ namespace internal_timer {
 
 // --- Adding.
 
-inline Shard* Core::MyShard() const {
-  static std::atomic<uint32_t> threads{0};
-  thread_local uint32_t mine = UINT32_MAX;
-  if (ABSL_PREDICT_FALSE(mine == UINT32_MAX)) {
-    mine = threads.fetch_add(1, std::memory_order_relaxed) & (UINT32_MAX >> 1);
-  }
-  return shards[mine & shard_mask];
-}
+// Adds between two looks at what was cancelled without the lock.
+constexpr int kReclaimEvery = 64;
 
 bool Core::TakeCredit(bool bounded) {
   const int64_t bound = options.max_pending_timeouts;
@@ -58,6 +52,10 @@ absl::StatusOr<Timeout> Core::Add(TimerTask&& task, absl::Duration delay, bool b
     stopped = shard->stopped;
     if (ABSL_PREDICT_TRUE(!stopped)) {
       if (ABSL_PREDICT_FALSE(!shard->wheel.has_value())) MakeWheel(shard);
+      if (ABSL_PREDICT_FALSE(--shard->until_reclaim < 0)) {
+        shard->until_reclaim = kReclaimEvery;
+        shard->Reclaim(kSlice);
+      }
       id = shard->wheel->Schedule(tick, std::move(task));
       ++shard->scheduled;
       if (tick < shard->wake_tick) {
@@ -77,6 +75,7 @@ absl::StatusOr<Timeout> Core::Add(TimerTask&& task, absl::Duration delay, bool b
 }  // namespace internal_timer
 
 using internal_timer::Core;
+using internal_timer::kSlice;
 using internal_timer::RunningTask;
 using internal_timer::Shard;
 
@@ -85,15 +84,21 @@ using internal_timer::Shard;
 bool Timeout::Cancel() {
   if (ABSL_PREDICT_FALSE(generation_ == 0)) return false;
   TimerTask task;  // destroyed after the lock is released
-  // An entry that another processor wrote is on its way while the lock is waited for.
-  __builtin_prefetch(shard_->slab.At(index_), 1);
-  {
+  if (shard_->IsMine()) {
     SpinLockHolder lock(&shard_->lock);
     if (!shard_->wheel.has_value()) return false;
     task = shard_->wheel->Take({index_, generation_});
     if (task == nullptr) return false;
     ++shard_->cancelled;
-    shard_->core->ReturnCredit();
+    shard_->core.load(std::memory_order_relaxed)->ReturnCredit();
+  } else {
+    TimerEntry* const entry = shard_->slab.At(index_);
+    if (!entry->Withhold(generation_)) return false;
+    task = std::move(entry->task());
+    entry->task().~TimerTask();
+    // The timer does not end before the entry is back.
+    shard_->core.load(std::memory_order_relaxed)->ReturnCredit();
+    shard_->withheld.Push(index_, entry);
   }
   generation_ = 0;
   return true;
@@ -118,7 +123,7 @@ bool Timeout::Reschedule(absl::Duration delay) {
   }
   SpinLockHolder lock(&shard_->lock);
   if (!shard_->wheel.has_value()) return false;
-  Core* const core = shard_->core;
+  Core* const core = shard_->core.load(std::memory_order_relaxed);
   const Wheel::Tick tick = core->TickAfter(delay);
   if (!shard_->wheel->Reschedule({index_, generation_}, tick)) return false;
   core->WakeFor(shard_, tick);
@@ -190,6 +195,12 @@ HashedWheelTimer::Statistics HashedWheelTimer::Stats() const {
   int64_t worst = 0;
   for (Shard* shard : core_->shards) {
     SpinLockHolder lock(&shard->lock);
+    // As many as may be withheld by now, however fast others come.
+    int64_t left = shard->wheel.has_value() ? shard->wheel->pending() : 0;
+    for (int count; left > 0 && (count = shard->Reclaim(kSlice)) > 0; left -= count) {
+      shard->lock.Unlock();  // lets a producer in
+      shard->lock.Lock();
+    }
     if (shard->wheel.has_value()) sum.pending += shard->wheel->pending();
     sum.scheduled += shard->scheduled;
     sum.fired += shard->fired;

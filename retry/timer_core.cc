@@ -1,6 +1,7 @@
 #include "retry/timer_core.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 
@@ -22,8 +23,6 @@ thread_local const RunningTask* running_task = nullptr;
 namespace {
 
 constexpr int64_t kNanosPerSecond = 1000000000;
-// Entries touched while a shard's lock is held: what a producer may have to wait for.
-constexpr int kSlice = 128;
 constexpr uint32_t kMaxShards = 32;
 constexpr int64_t kLongestSleepNanos = 24 * 3600 * kNanosPerSecond;
 
@@ -73,6 +72,8 @@ Core::Core(HashedWheelTimer::Options o, bool simulated)
     Shard* const shard = ShardPool::Get().Take();
     SpinLockHolder lock(&shard->lock);
     shard->core = this;
+    shard->number = i;
+    shard->mask = count - 1;
     shard->scale.Set(scale);
     shard->has_real_clock = has_real_clock;
     shards.push_back(shard);
@@ -200,6 +201,7 @@ int64_t Core::RunDueTasks(int64_t max_tasks) {
   for (size_t i = 0; i < shards.size(); ++i) {
     SpinLockHolder lock(&shards[i]->lock);
     shards[i]->wake_tick = 0;
+    shards[i]->Reclaim(kSlice);
     next[i] = NextEventOf(shards[i]);
     if (next[i] > now && shards[i]->wheel.has_value()) {
       int budget = 1;
@@ -324,6 +326,15 @@ std::vector<TimerTask> Core::Stop(bool wait) {
     for (bool more = true; more;) {
       SpinLockHolder lock(&shard->lock);
       more = shard->wheel.has_value() && shard->wheel->TakePending(&from, kSlice, &tasks);
+    }
+    // What is left is withheld, and comes back within the Cancel that is under way.
+    while (true) {
+      {
+        SpinLockHolder lock(&shard->lock);
+        shard->Reclaim(std::numeric_limits<int>::max());
+        if (!shard->wheel.has_value() || shard->wheel->pending() == 0) break;
+      }
+      sched_yield();
     }
     for (size_t i = before; i < tasks.size(); ++i) ReturnCredit();
     if (!wait) continue;

@@ -43,15 +43,24 @@ using Tick = Wheel::Tick;
 // A timer takes its shards from a pool and gives them back; generations go on where the last
 // timer's ended, so that an old handle never matches a new entry.
 struct alignas(128) Shard {
+  // Whether the calling thread schedules here. A guess, right as long as a timer has the shard.
+  inline bool IsMine() const;
+
   // For Reschedule without the lock: whether it may, and how to know the tick.
   std::atomic<bool> has_real_clock{false};
+  // Which of its timer's shards it is, and the mask of their numbers.
+  std::atomic<uint32_t> number{0};
+  std::atomic<uint32_t> mask{0};
+  std::atomic<Core*> core{nullptr};  // changed under the lock; nullptr: no timer has this shard
   SharedTickScale scale;
   TimerSlab slab;
 
+  CancelledEntries withheld;  // by threads whose shard this is not
+
   alignas(128) SpinLock lock;
   std::optional<Wheel> wheel ABSL_GUARDED_BY(lock);  // made for the first timeout
-  Core* core ABSL_GUARDED_BY(lock) = nullptr;        // nullptr: no timer has this shard
   bool stopped ABSL_GUARDED_BY(lock) = false;
+  int until_reclaim ABSL_GUARDED_BY(lock) = 0;  // of Adds
   // The driver sleeps until this tick, or until it is woken, or who drives it by hand was told it;
   // 0: it will be looked at.
   Tick wake_tick ABSL_GUARDED_BY(lock) = 0;
@@ -65,6 +74,14 @@ struct alignas(128) Shard {
   int64_t failed ABSL_GUARDED_BY(lock) = 0;
   int64_t worst_lateness_nanos ABSL_GUARDED_BY(lock) = 0;
   Histogram lateness ABSL_GUARDED_BY(lock){kLatencyBoundsNanos};
+
+  // Frees what was cancelled without the lock, up to `most`; returns how many.
+  int Reclaim(int most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+    if (!wheel.has_value()) return 0;
+    const int count = wheel->Reclaim(&withheld, most);
+    cancelled += count;
+    return count;
+  }
 
   // For those who wait for a task to end: signalled whenever one has and `waiters` is not 0.
   Mutex ended_mu;
@@ -83,6 +100,24 @@ struct alignas(128) Shard {
     --waiters;
   }
 };
+
+// Of the calling thread, another for each.
+inline uint32_t MyNumber() {
+  static std::atomic<uint32_t> threads{0};
+  thread_local uint32_t mine = UINT32_MAX;
+  if (ABSL_PREDICT_FALSE(mine == UINT32_MAX)) {
+    mine = threads.fetch_add(1, std::memory_order_relaxed) & (UINT32_MAX >> 1);
+  }
+  return mine;
+}
+
+bool Shard::IsMine() const {
+  return (MyNumber() & mask.load(std::memory_order_relaxed)) ==
+         number.load(std::memory_order_relaxed);
+}
+
+// Entries that are touched while a shard's lock is held: what a producer may have to wait for.
+constexpr int kSlice = 128;
 
 // Which task a thread is in; a task that drives another timer is in two.
 struct RunningTask {
@@ -105,7 +140,7 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   }
 
   // Of the calling thread.
-  inline Shard* MyShard() const;
+  Shard* MyShard() const { return shards[MyNumber() & shard_mask]; }
   void MakeWheel(Shard* shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->lock);
   absl::StatusOr<Timeout> Add(TimerTask&& task, absl::Duration delay, bool bounded);
   bool TakeCredit(bool bounded);

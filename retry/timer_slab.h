@@ -5,13 +5,17 @@
 // entry that once existed can be looked at for ever, and shows by its generation whether it is
 // still the one that was meant. So a handle may outlive its timer, and PutOff needs no lock.
 //
-// Thread safety: At and TimerEntry::PutOff from any thread, for an index that Grow had made room
-// for when it was passed on; PutOff by one thread at a time for each entry. All else: one thread at
-// a time, by the caller's lock.
+// Thread safety: At, TimerEntry::PutOff and TimerEntry::Withhold from any thread, for an index that
+// Grow had made room for when it was passed on; the two by one thread at a time for each entry, the
+// owner of its handle. CancelledEntries::Push from any thread. All else: one thread at a time, by
+// the caller's lock.
 
 #ifndef FAILBACK_RETRY_TIMER_SLAB_H_
 #define FAILBACK_RETRY_TIMER_SLAB_H_
 
+#include <sched.h>
+
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,10 +43,11 @@ struct alignas(64) TimerEntry {
 
   // A claim is a generation and a number of ticks: "I am the entry of this generation, and due so
   // many ticks after `deadline`". It is one word, so that a compare-and-set that succeeds has
-  // changed the entry that was meant. Two numbers stand for "do not touch without the lock".
+  // changed the entry that was meant. Three numbers stand for "do not touch without the lock".
   static constexpr uint32_t kStarted = UINT32_MAX;
   static constexpr uint32_t kSettling = UINT32_MAX - 1;
-  static constexpr uint64_t kMostLater = UINT32_MAX - 2;
+  static constexpr uint32_t kWithheld = UINT32_MAX - 2;  // its canceller has the task
+  static constexpr uint64_t kMostLater = UINT32_MAX - 3;
 
   static uint64_t Claim(uint32_t generation, uint64_t later) {
     return uint64_t{generation} << 32 | later;
@@ -74,15 +79,47 @@ struct alignas(64) TimerEntry {
     return !lock.IsTaken() && claim.load() == desired;
   }
 
-  // Adds to the deadline what PutOff put it off by, for a holder of the lock that is about to
-  // decide by it.
-  void Settle() {
-    if (later() != 0) EndSettle(BeginSettle());
+  // Takes the entry away from whoever would start it, without the lock: after true it is never
+  // started, and the task is the caller's, who then passes the entry to CancelledEntries. False: it
+  // is of another generation, or started.
+  bool Withhold(uint32_t generation) {
+    uint64_t expected = claim.load(std::memory_order_acquire);
+    for (;;) {
+      const auto later = static_cast<uint32_t>(expected);
+      if (expected >> 32 != generation || later == kStarted || later == kWithheld) return false;
+      if (later == kSettling) {  // a few instructions, unless their thread has lost its processor
+        sched_yield();
+        expected = claim.load(std::memory_order_acquire);
+      } else if (claim.compare_exchange_weak(expected, Claim(generation, kWithheld))) {
+        return true;
+      }
+    }
   }
-  // In between deadline and claim do not belong together, and the claim says so to PutOff.
-  uint32_t BeginSettle() {
-    return static_cast<uint32_t>(
-        claim.exchange(Claim(generation(), kSettling), std::memory_order_acq_rel));
+
+  // For a holder of the lock: from now on it is started. False, and nothing has changed: it was put
+  // off, or its canceller has it.
+  bool Start(uint32_t generation) {
+    uint64_t expected = Claim(generation, 0);
+    return claim.compare_exchange_strong(expected, Claim(generation, kStarted));
+  }
+
+  // Adds to the deadline what PutOff put it off by, for a holder of the lock that is about to
+  // decide by it. False: its canceller has it.
+  bool Settle() {
+    if (later() == 0) return true;
+    uint32_t later = 0;
+    if (!BeginSettle(&later)) return false;
+    EndSettle(later);
+    return true;
+  }
+  // In between deadline and claim do not belong together, and the claim says so to the two above.
+  bool BeginSettle(uint32_t* later) {
+    uint64_t expected = claim.load(std::memory_order_acquire);
+    do {
+      *later = static_cast<uint32_t>(expected);
+      if (*later == kWithheld) return false;
+    } while (!claim.compare_exchange_weak(expected, Claim(generation(), kSettling)));
+    return true;
   }
   void EndSettle(uint32_t later) {
     set_deadline(linked_deadline() + later);
@@ -90,6 +127,8 @@ struct alignas(64) TimerEntry {
   }
 
   TimerTask& task() { return *std::launder(reinterpret_cast<TimerTask*>(task_bytes)); }
+  // In the place of a task that was moved out and destroyed.
+  uint32_t& link() { return *std::launder(reinterpret_cast<uint32_t*>(task_bytes)); }
 
   uint32_t next;                   // in the lane; 0: none
   uint32_t prev;                   // the entry before, or Wheel::kHead | lane
@@ -135,6 +174,34 @@ class TimerSlab {
   uint32_t room_ = 0;
   TimerEntry* chunks_[kMaxEntries / kChunkEntries] = {};
 };
+
+// Withheld entries on their way back to a holder of the lock, who takes them out of their slots. A
+// canceller that took the lock would have its memory, and that of what it guards, sent to and fro
+// with every cancel; here it touches the entry alone, and this line, which the holder looks at now
+// and then. Lanes, as in a slot: so that the memory of many entries is on its way at once.
+class alignas(64) CancelledEntries {
+ public:
+  static constexpr int kLanes = 16;
+
+  // `entry` is withheld, and its task destroyed.
+  void Push(uint32_t index, TimerEntry* entry) {
+    std::atomic<uint32_t>& lane = lanes_[index % kLanes];
+    new (entry->task_bytes) uint32_t(lane.load(std::memory_order_relaxed));
+    while (!lane.compare_exchange_weak(entry->link(), index, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+    }
+  }
+
+  // All of a lane, linked by `link`; 0: none.
+  uint32_t Take(int lane) {
+    if (lanes_[lane].load(std::memory_order_relaxed) == 0) return 0;
+    return lanes_[lane].exchange(0, std::memory_order_acquire);
+  }
+
+ private:
+  std::array<std::atomic<uint32_t>, kLanes> lanes_ = {};
+};
+static_assert(sizeof(CancelledEntries) == 64);
 
 }  // namespace failback
 

@@ -112,8 +112,11 @@ void Wheel::FillDue(int* budget) {
     if (IsEmpty(slot)) continue;
     Drain(slot, std::max(*budget, 1), [&](uint32_t index, TimerEntry* entry) {
       --*budget;
-      entry->Settle();
-      Link(index, entry);
+      if (ABSL_PREDICT_FALSE(!entry->Settle())) {
+        entry->state = State::kPopped;  // its canceller's
+      } else {
+        Link(index, entry);
+      }
     });
     if (!IsEmpty(slot)) return;
   }
@@ -123,7 +126,11 @@ void Wheel::FillDue(int* budget) {
   if (IsEmpty(slot)) return;
   Drain(slot, keep_insertion_order_ ? SIZE_MAX : kDueBuffer - kLanes + 1,
         [&](uint32_t index, TimerEntry* entry) {
-          entry->Settle();
+          if (ABSL_PREDICT_FALSE(!entry->Settle())) {  // its canceller's
+            --*budget;
+            entry->state = State::kPopped;
+            return;
+          }
           if (ABSL_PREDICT_FALSE(entry->linked_deadline() > now_)) {  // put off since
             --*budget;
             Link(index, entry);
@@ -161,10 +168,36 @@ size_t Wheel::Advance(Tick to, size_t max_tasks) {
 
 bool Wheel::TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks) {
   for (; *from < used_ && max > 0; ++*from, --max) {
-    TimerTask task = Take(Id{*from, slab_->At(*from)->generation()});
-    if (task != nullptr) tasks->push_back(std::move(task));
+    TimerEntry* const entry = slab_->At(*from);
+    if (entry->state == State::kFree || entry->state == State::kStarted) continue;
+    if (!entry->Withhold(entry->generation())) continue;  // comes back by Reclaim
+    tasks->push_back(std::move(entry->task()));
+    entry->task().~TimerTask();
+    Release(*from, entry);
   }
   return *from < used_;
+}
+
+int Wheel::Reclaim(CancelledEntries* cancelled, int most) {
+  for (int lane = 0; lane < CancelledEntries::kLanes; ++lane) {
+    if (reclaimed_[lane] == 0) reclaimed_[lane] = cancelled->Take(lane);
+    __builtin_prefetch(slab_->At(reclaimed_[lane]), 1);
+  }
+  int count = 0;
+  for (bool more = true; more && count < most;) {
+    more = false;
+    for (uint32_t& lane : reclaimed_) {
+      const uint32_t index = lane;
+      if (index == 0) continue;
+      TimerEntry* const entry = slab_->At(index);
+      lane = entry->link();
+      __builtin_prefetch(slab_->At(lane), 1);
+      Release(index, entry);
+      more = true;
+      ++count;
+    }
+  }
+  return count;
 }
 
 std::string Wheel::CheckInvariants() const {

@@ -50,19 +50,21 @@
 //   * Nothing is allocated except by Schedule, when the wheel grows.
 //
 // Thread safety: none; one thread at a time. The task of a started entry may be run and destroyed
-// without the caller's lock, and every holder of the Id may call TimerEntry::PutOff without it.
+// without the caller's lock, and the holder of the Id may call TimerEntry::PutOff and
+// TimerEntry::Withhold without it. A withheld entry stays where it is until Reclaim gets it back.
 //
 // Invariants (CheckInvariants)
 //   1. The slot of a pending entry opens no later than the entry's deadline.
 //   2. A slot with entries has its bit set, and lies beyond the present slot of its level, or is
 //      the present one while it is being opened.
 //   3. Every entry is in exactly one place: a lane of a slot (kPending), the buffer of due entries
-//      (kDue), the caller's hands (kPopped, kStarted) or the free stack (kFree).
+//      (kDue), the caller's hands or its canceller's (kPopped, kStarted) or the free stack (kFree).
 //   4. pending() counts those that are kPending, kDue and kPopped.
 
 #ifndef FAILBACK_RETRY_WHEEL_H_
 #define FAILBACK_RETRY_WHEEL_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -153,6 +155,10 @@ class Wheel {
   // Ends entries that have not been started and appends their tasks to `*tasks`. Looks at up to
   // `max` entries from `*from` on, which starts at 0; returns false when it has seen all.
   bool TakePending(uint32_t* from, uint32_t max, std::vector<TimerTask>* tasks);
+
+  // Frees up to `most` withheld entries that have come back. Returns how many; if that is `most`,
+  // more may have.
+  int Reclaim(CancelledEntries* cancelled, int most);
 
   // A generation that no Id of this wheel has reached; 0: there is none. Linear in entries.
   uint32_t NextGeneration() const;
@@ -263,6 +269,13 @@ class Wheel {
     free_.push_back(index);
   }
 
+  // Takes an entry that is not started out of its slot, if it is in one, and frees it.
+  void Release(uint32_t index, TimerEntry* entry) {
+    if (entry->state == State::kPending) Unlink(entry);
+    --pending_;
+    Free(index, entry);
+  }
+
   bool Grow();  // makes room for more entries; false: there is no memory
   void MoveTo(Tick event);
   template <typename Each>
@@ -288,6 +301,9 @@ class Wheel {
   };
   std::unique_ptr<uint32_t[], FreeDeleter> heads_;  // kLanes for each slot; 0: empty
   std::vector<uint64_t> occupied_;                  // a bit for each slot; may be set in vain
+
+  // What Reclaim has taken from CancelledEntries and not freed yet.
+  std::array<uint32_t, CancelledEntries::kLanes> reclaimed_ = {};
 
   std::vector<Id> due_;  // entries of the present tick, those before next_due_ popped
   size_t next_due_ = 0;
@@ -368,15 +384,15 @@ inline bool Wheel::Reschedule(Id id, Tick deadline) {
 inline TimerTask* Wheel::Start(Id id) {
   TimerEntry* const entry = Find(id);
   if (entry == nullptr || entry->state != State::kPopped) return nullptr;
-  // In one order with PutOff: it was there before this look, or finds the lock taken.
-  if (ABSL_PREDICT_FALSE(static_cast<uint32_t>(entry->claim.load()) != 0)) {
-    entry->Settle();
+  // In one order with PutOff: it was there before this, or finds the lock taken.
+  while (ABSL_PREDICT_FALSE(!entry->Start(id.generation))) {
+    if (!entry->Settle()) return nullptr;  // comes back by Reclaim
     if (entry->linked_deadline() > now_) {
-      Place(id.index, entry, entry->linked_deadline());
+      entry->state = State::kPending;  // its claim may be another already
+      Link(id.index, entry);
       return nullptr;
     }
   }
-  entry->set_claim(id.generation, TimerEntry::kStarted);
   entry->state = State::kStarted;
   --pending_;
   return &entry->task();

@@ -38,15 +38,24 @@ TEST(TimerSlabTest, AnEntryThatIsBeingSettledIsNotPutOff) {
   entry->set_claim(kGeneration, 0);
   const SpinLock free;
   ASSERT_TRUE(entry->PutOff(kGeneration, 1005, free));
-  const uint32_t later = entry->BeginSettle();
+  uint32_t later = 0;
+  ASSERT_TRUE(entry->BeginSettle(&later));
   EXPECT_EQ(later, 5u);
   EXPECT_FALSE(entry->PutOff(kGeneration, 1010, free));
   entry->EndSettle(later);
   EXPECT_EQ(entry->linked_deadline(), 1005u);
   EXPECT_EQ(entry->later(), 0u) << "the refused one has left nothing behind";
   EXPECT_TRUE(entry->PutOff(kGeneration, 1010, free));
-  entry->Settle();
+  EXPECT_TRUE(entry->Settle());
   EXPECT_EQ(entry->linked_deadline(), 1010u);
+  ASSERT_TRUE(entry->PutOff(kGeneration, 1020, free));
+  EXPECT_FALSE(entry->Start(kGeneration)) << "it was put off";
+  EXPECT_FALSE(entry->Withhold(kGeneration + 1));
+  ASSERT_TRUE(entry->Withhold(kGeneration));
+  EXPECT_FALSE(entry->PutOff(kGeneration, 1030, free));
+  EXPECT_FALSE(entry->Settle());
+  EXPECT_FALSE(entry->Start(kGeneration));
+  EXPECT_FALSE(entry->Withhold(kGeneration));
 }
 
 // One thread puts an entry off, as the owner of its handle; another settles it all the time, as the

@@ -407,7 +407,12 @@ bool RunBoth(const std::string& workload) {
   return RunRaw<Raw>(workload) || RunService<Service>(workload);
 }
 
+[[noreturn]] void BusyLoop() {
+  for (volatile uint64_t turns = 0;;) turns = turns + 1;
+}
+
 bool Run(const std::string& workload, const std::string& subject) {
+  if (workload == "busy-loop") BusyLoop();
   if (subject == "failback") {
     if (workload == "stop-race") return StopRace(), true;
     return RunBoth<RawWheel, FailbackService>(workload);
