@@ -38,6 +38,8 @@ using agent::v1::RetryResponse;
 
 constexpr absl::Duration kDefaultDrainDeadline = absl::Seconds(10);
 constexpr int kMaxIntents = 1000;
+// Rows of the pending table that are made at once.
+constexpr size_t kPendingPortion = 500;
 constexpr absl::Duration kMaxDrainDeadline = absl::Hours(1);
 
 // Listings, in page tokens.
@@ -241,22 +243,31 @@ absl::StatusOr<ListPendingResponse> AgentService::Pending(const ListPendingReque
   const absl::StatusOr<std::string> after = ParsePageToken(kPendingPages, request.page_token());
   if (!after.ok()) return after.status();
   ListPendingResponse response;
-  std::vector<PendingOperation> operations = registry_->Pending();
-  // A page begins after the row that ended the one before.
-  auto begin = std::upper_bound(
-      operations.begin(), operations.end(), *after,
-      [](const std::string& place, const PendingOperation& row) { return place < PlaceOf(row); });
+  // A page begins after the row that ended the one before. Rows come in portions, so that a page of
+  // many thousand takes no more memory than its own.
+  std::string place = *after;
   size_t bytes = 0;
-  for (; begin != operations.end(); ++begin) {
-    bytes += begin->ByteSizeLong();
-    if (PageIsFull(response.operations_size(), request.page_size(), bytes)) {
-      response.set_next_page_token(
-          PageToken(kPendingPages, PlaceOf(*response.operations().rbegin())));
-      break;
+  while (true) {
+    PendingRange range{place.substr(0, place.find('\n')), kPendingPortion};
+    if (request.page_size() > 0) {
+      const auto left = static_cast<size_t>(request.page_size() - response.operations_size());
+      // Those of the id at which it begins have been seen, and one more tells of a next page.
+      range.most = std::min(range.most, left + FailbackGroup::kMaxUpstreams + 1);
     }
-    *response.add_operations() = std::move(*begin);
+    std::vector<PendingOperation> rows = registry_->Pending(range);
+    for (PendingOperation& row : rows) {
+      std::string of_row = PlaceOf(row);
+      if (of_row <= place) continue;
+      bytes += row.ByteSizeLong();
+      if (PageIsFull(response.operations_size(), request.page_size(), bytes)) {
+        response.set_next_page_token(PageToken(kPendingPages, place));
+        return response;
+      }
+      *response.add_operations() = std::move(row);
+      place = std::move(of_row);
+    }
+    if (rows.size() < range.most) return response;
   }
-  return response;
 }
 
 absl::StatusOr<ListIntentsResponse> AgentService::Intents(const ListIntentsRequest& request) const {

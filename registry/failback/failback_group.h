@@ -99,7 +99,7 @@ class FailbackGroup final : public Registry {
   int64_t local_sessions() const;
   bool draining() const;
   // By id, then by upstream.
-  std::vector<agent::v1::PendingOperation> Pending() const;
+  std::vector<agent::v1::PendingOperation> Pending(const PendingRange& range = {}) const;
   // By key, then in the order of the upstreams; those whose canonical keys begin so.
   std::vector<CarriedRecord> Carried(const std::string& begins = "") const;
   // As FailbackRegistry's, at every upstream where an id is pending, or at the one named.

@@ -45,15 +45,17 @@ int64_t FailbackGroup::local_sessions() const {
 
 bool FailbackGroup::draining() const { return members_->front().registry->draining(); }
 
-std::vector<agent::v1::PendingOperation> FailbackGroup::Pending() const {
+std::vector<agent::v1::PendingOperation> FailbackGroup::Pending(const PendingRange& range) const {
   std::vector<agent::v1::PendingOperation> rows;
   for (const Member& member : *members_) {
-    auto own = member.registry->Pending();
+    auto own = member.registry->Pending(range);
     std::move(own.begin(), own.end(), std::back_inserter(rows));
   }
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return std::tie(a.id(), a.upstream()) < std::tie(b.id(), b.upstream());
   });
+  // The first of all are among the first of each.
+  if (rows.size() > range.most) rows.resize(range.most);
   return rows;
 }
 

@@ -55,6 +55,7 @@
 #include "registry/failback/journal_gate.h"
 #include "registry/failback/last_known_sets.h"
 #include "registry/failback/ordered_index.h"
+#include "registry/failback/pending_range.h"
 #include "registry/failback/upstream_machine.h"
 #include "retry/token_bucket.h"
 
@@ -77,7 +78,7 @@ class Machine {
   agent::v1::UpstreamStatus UpstreamStatus(Moment now, const FailbackStatistics& stats) const;
   // Without the journal's.
   FailbackStatistics Stats(Moment now) const;
-  std::vector<agent::v1::PendingOperation> Pending(Moment now) const;
+  std::vector<agent::v1::PendingOperation> Pending(Moment now, const PendingRange& range) const;
   std::vector<IntentJournal::Intent> PresentIntents() const;
   std::vector<CarriedRecord> Carried(Moment now, const std::string& begins) const;
 
@@ -375,7 +376,7 @@ class Machine {
 
   // --- Operator (failback_operator.cc).
   std::string PendingId(const Record& record) const;
-  agent::v1::PendingOperation PendingRow(Moment now, const Record& record) const;
+  agent::v1::PendingOperation PendingRow(Moment now, std::string id, const Record& record) const;
   absl::StatusOr<std::vector<RecordPtr>> FindPending(const std::vector<std::string>& ids) const;
   // True: it had been sent, and may still take effect.
   bool CancelOne(const RecordPtr& record);

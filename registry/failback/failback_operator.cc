@@ -37,24 +37,39 @@ std::string Machine::PendingId(const Record& record) const {
   return absl::StrCat(OperationName(record.kind()), " ", CanonicalKeyText(record.key));
 }
 
-std::vector<agent::v1::PendingOperation> Machine::Pending(Moment now) const {
+std::vector<agent::v1::PendingOperation> Machine::Pending(Moment now,
+                                                          const PendingRange& range) const {
   std::vector<agent::v1::PendingOperation> rows;
-  if (totals_.pending() + totals_.superseded() == 0) return rows;
+  if (totals_.pending() + totals_.superseded() == 0 || range.most == 0) return rows;
+  // The first of the range so far, a heap with the last of them on top.
+  std::vector<std::pair<std::string, const Record*>> first;
   const auto add = [&](const Record& record) {
-    if (record.pending() || record.superseded()) rows.push_back(PendingRow(now, record));
+    if (!record.pending() && !record.superseded()) return;
+    std::string id = PendingId(record);
+    if (id < range.from) return;
+    if (first.size() == range.most) {
+      if (id >= first.front().first) return;
+      std::pop_heap(first.begin(), first.end());
+      first.pop_back();
+    }
+    first.emplace_back(std::move(id), &record);
+    std::push_heap(first.begin(), first.end());
   };
   for (const auto& [key, record] : records_) add(*record);
   for (const auto& [selector, record] : watches_) add(*record);
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.id() < b.id(); });
+  std::sort_heap(first.begin(), first.end());
+  rows.reserve(first.size());
+  for (auto& [id, record] : first) rows.push_back(PendingRow(now, std::move(id), *record));
   return rows;
 }
 
-agent::v1::PendingOperation Machine::PendingRow(Moment now, const Record& record) const {
+agent::v1::PendingOperation Machine::PendingRow(Moment now, std::string id,
+                                                const Record& record) const {
   const auto wall_at = [&](int64_t nanos) {
     return ToProto(now.wall + absl::Nanoseconds(nanos - now.nanos));
   };
   agent::v1::PendingOperation row;
-  row.set_id(PendingId(record));
+  row.set_id(std::move(id));
   row.set_kind(ToProto(record.kind()));
   if (record.watch != nullptr) {
     row.set_subscription_id(record.watch->name);

@@ -175,8 +175,9 @@ int64_t FailbackRegistry::local_sessions() const { return shell_->local_sessions
 
 bool FailbackRegistry::draining() const { return shell_->draining(); }
 
-std::vector<agent::v1::PendingOperation> FailbackRegistry::Pending() const {
-  return shell_->Pending();
+std::vector<agent::v1::PendingOperation> FailbackRegistry::Pending(
+    const PendingRange& range) const {
+  return shell_->Pending(range);
 }
 
 std::vector<CarriedRecord> FailbackRegistry::Carried(const std::string& begins) const {

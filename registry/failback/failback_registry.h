@@ -66,6 +66,7 @@
 #include "registry/failback/failback_options.h"
 #include "registry/failback/failback_statistics.h"
 #include "registry/failback/intent_journal.h"
+#include "registry/failback/pending_range.h"
 #include "registry/failback/status_policy.h"
 #include "registry/registry.h"
 #include "retry/backoff.h"
@@ -124,7 +125,7 @@ class FailbackRegistry final : public Registry {
   int64_t local_sessions() const;
   bool draining() const;
   // Every intent that is not acknowledged, superseded ones included, by id.
-  std::vector<agent::v1::PendingOperation> Pending() const;
+  std::vector<agent::v1::PendingOperation> Pending(const PendingRange& range = {}) const;
   // Tries those of Pending() that are named (none named: all) now, and re-arms parked ones. Returns
   // how many; NOT_FOUND names an id that is not pending, and nothing is done.
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);

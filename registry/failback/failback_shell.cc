@@ -403,9 +403,10 @@ FailbackStatistics FailbackRegistry::Shell::Stats(agent::v1::UpstreamStatus* sta
   return stats;
 }
 
-std::vector<agent::v1::PendingOperation> FailbackRegistry::Shell::Pending() const {
+std::vector<agent::v1::PendingOperation> FailbackRegistry::Shell::Pending(
+    const PendingRange& range) const {
   MutexLock lock(&mu_);
-  return machine_.Pending(Now());
+  return machine_.Pending(Now(), range);
 }
 
 std::vector<IntentJournal::Intent> FailbackRegistry::Shell::PresentIntents() const {

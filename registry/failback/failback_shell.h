@@ -57,7 +57,7 @@ class FailbackRegistry::Shell final : public std::enable_shared_from_this<Shell>
   int64_t local_sessions() const;
   bool draining() const;
   FailbackStatistics Stats(agent::v1::UpstreamStatus* status) const;
-  std::vector<agent::v1::PendingOperation> Pending() const;
+  std::vector<agent::v1::PendingOperation> Pending(const PendingRange& range) const;
   std::vector<IntentJournal::Intent> PresentIntents() const;
   std::vector<CarriedRecord> Carried(const std::string& begins) const;
   std::string CheckInvariants() const;

@@ -3,6 +3,7 @@
 
 #include "agent/agent_service.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -88,6 +89,29 @@ TEST_F(AgentServiceTest, PendingWithoutPageSize_EndsAPageByItsBytes) {
 
   request.set_page_size(3);
   EXPECT_EQ(service_->Pending(request)->operations_size(), 3);
+}
+
+// Pages smaller and larger than the portions that they are made of, the last one full or not.
+TEST_F(AgentServiceTest, PendingByPages_ShowsEachRowOnceInOrder) {
+  constexpr int kRows = 1500;
+  for (int i = 0; i < kRows; ++i) Register(MakeInstance(absl::StrCat("i", 100000 + i * 7 % kRows)));
+  for (const int size : {1, 499, 500, 501, 750, kRows, kRows + 1}) {
+    agent::v1::ListPendingRequest request;
+    request.set_page_size(size);
+    std::vector<std::string> ids;
+    int pages = 0;
+    do {
+      const auto page = service_->Pending(request);
+      ASSERT_TRUE(page.ok()) << page.status();
+      EXPECT_LE(page->operations_size(), size);
+      for (const auto& row : page->operations()) ids.push_back(row.id());
+      request.set_page_token(page->next_page_token());
+      ASSERT_LE(++pages, kRows);
+    } while (!request.page_token().empty());
+    EXPECT_EQ(pages, (kRows + size - 1) / size);
+    EXPECT_EQ(ids.size(), static_cast<size_t>(kRows)) << size;
+    EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+  }
 }
 
 TEST_F(AgentServiceTest, Intents_EndAPageByItsBytesAndItsRows) {
