@@ -2,12 +2,14 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/command_line.h"
+#include "daemon/config_file.h"
 #include "registry/base/version.h"
 
 namespace failback {
@@ -17,7 +19,7 @@ using google::protobuf::Message;
 
 // Sets the key from `texts`, in place of what was there.
 absl::Status SetKey(const ConfigKey& key, const std::vector<std::string>& texts,
-                    const std::string& origin, Message* config, ConfigOrigins* origins) {
+                    const std::string& origin, Message* config) {
   Message* const parent = MutableParent(config, key);
   parent->GetReflection()->ClearField(parent, key.field());
   for (const std::string& text : texts) {
@@ -26,8 +28,13 @@ absl::Status SetKey(const ConfigKey& key, const std::vector<std::string>& texts,
       return absl::InvalidArgumentError(absl::StrCat(origin, ": ", status.message()));
     }
   }
-  (*origins)[key.path] = origin;
   return absl::OkStatus();
+}
+
+// Whether `path` is that of a key, or of something inside it.
+bool IsWithin(const std::string& path, const std::string& key) {
+  return path.compare(0, key.size(), key) == 0 &&
+         (path.size() == key.size() || path[key.size()] == '.' || path[key.size()] == '[');
 }
 
 std::string HelpText(const ConfigKey& key) {
@@ -84,12 +91,14 @@ absl::Status ConfigLoader::Load(Message* config) {
   for (const ConfigKey& key : keys_) {
     const std::string& text = key.options().default_();
     if (text.empty()) continue;
-    status = SetKey(key, {text}, absl::StrCat("default of ", key.path), config, &origins_);
+    status = SetKey(key, {text}, absl::StrCat("default of ", key.path), config);
     if (!status.ok()) return status;
   }
-  origins_.clear();  // a default is no place to correct
   if (!config_file_.empty()) {
-    status = ParseYamlFile(config_file_, config, &origins_);
+    const absl::StatusOr<std::string> text = ReadWholeFile(config_file_);
+    if (!text.ok()) return text.status();
+    file_hash_ = std::hash<std::string>()(*text);
+    status = ParseYaml(config_file_, *text, config);
     if (!status.ok()) return status;
   }
   for (const ConfigKey& key : keys_) {
@@ -99,36 +108,43 @@ absl::Status ConfigLoader::Load(Message* config) {
     if (key.field()->is_repeated()) {
       texts = absl::StrSplit(value, absl::ByAnyChar(" \t\n"), absl::SkipEmpty());
     }
-    status = SetKey(key, texts, key.env, config, &origins_);
+    status = SetKey(key, texts, key.env, config);
     if (!status.ok()) return status;
   }
   for (const ConfigKey& key : keys_) {
     const auto found = flags_.find(key.path);
     if (found == flags_.end()) continue;
-    status = SetKey(key, found->second, key.flag, config, &origins_);
+    status = SetKey(key, found->second, key.flag, config);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
+std::string ConfigLoader::NameOutsideTheFile(const std::string& path) const {
+  for (const ConfigKey& key : keys_) {
+    if (!IsWithin(path, key.path)) continue;
+    if (flags_.count(key.path) > 0) return key.flag;
+    if (std::getenv(key.env.c_str()) != nullptr) return key.env;
+  }
+  return "";
+}
+
 absl::Status ConfigLoader::ErrorAt(const std::string& path, const std::string& problem) const {
-  // What is missing has no place of its own: that of the nearest thing around it.
-  std::string place = path;
-  auto origin = origins_.find(place);
-  while (origin == origins_.end() && place.find_last_of(".[") != std::string::npos) {
-    place.resize(place.find_last_of(".["));
-    origin = origins_.find(place);
-  }
-  std::string where;
-  if (origin != origins_.end()) {
-    where = absl::StrCat(origin->second, ": ");
-  } else if (!config_file_.empty()) {
-    where = absl::StrCat(config_file_, ": ");
-  }
   // A flag or a variable names the key well enough.
-  const bool named = where.rfind("--", 0) == 0 || where.rfind("FAILBACK_", 0) == 0;
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, named ? "" : absl::StrCat(path, ": "), problem));
+  if (const std::string name = NameOutsideTheFile(path); !name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", problem));
+  }
+  std::string where = config_file_;
+  if (!config_file_.empty()) {
+    // The lines of another text than the one that was loaded would be wrong.
+    const absl::StatusOr<std::string> text = ReadWholeFile(config_file_);
+    if (text.ok() && std::hash<std::string>()(*text) == file_hash_) {
+      const std::string place = PlaceInYaml(config_file_, *text, path);
+      if (!place.empty()) where = place;
+    }
+    where += ": ";
+  }
+  return absl::InvalidArgumentError(absl::StrCat(where, path, ": ", problem));
 }
 
 int ConfigLoader::Fail(const absl::Status& status) const {

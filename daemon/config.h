@@ -20,13 +20,13 @@
 #ifndef FAILBACK_DAEMON_CONFIG_H_
 #define FAILBACK_DAEMON_CONFIG_H_
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "daemon/config_file.h"
 #include "daemon/config_schema.h"
 #include "google/protobuf/message.h"
 
@@ -69,6 +69,9 @@ class ConfigLoader {
   const std::string& config_file() const { return config_file_; }
 
  private:
+  // The flag or variable that `path` is taken from; empty if none is given.
+  std::string NameOutsideTheFile(const std::string& path) const;
+
   const Program program_;
   const std::vector<ConfigKey> keys_;
 
@@ -76,7 +79,7 @@ class ConfigLoader {
   bool validate_only_ = false;
   // By ConfigKey::path.
   std::map<std::string, std::vector<std::string>> flags_;
-  ConfigOrigins origins_;
+  size_t file_hash_ = 0;  // of the file's text when it was loaded
 };
 
 }  // namespace failback

@@ -3,9 +3,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <system_error>
 #include <vector>
 
@@ -14,8 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "daemon/config_schema.h"
-#include "yaml-cpp/eventhandler.h"
-#include "yaml-cpp/yaml.h"
+#include "daemon/yaml_document.h"
 
 namespace failback {
 namespace {
@@ -25,17 +24,10 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 // What a node is, to complete "is …, not …".
-std::string Describe(const YAML::Node& node) {
-  switch (node.Type()) {
-    case YAML::NodeType::Scalar:
-      return absl::StrCat("'", node.Scalar(), "'");
-    case YAML::NodeType::Sequence:
-      return "a list";
-    case YAML::NodeType::Map:
-      return "a map";
-    default:
-      return "nothing";
-  }
+std::string Describe(const YamlNode& node) {
+  if (node.is_list()) return "a list";
+  if (node.is_map()) return "a map";
+  return node.is_text() ? absl::StrCat("'", node.text(), "'") : "nothing";
 }
 
 std::string AllowedKeys(const Descriptor* descriptor) {
@@ -47,60 +39,57 @@ std::string AllowedKeys(const Descriptor* descriptor) {
 
 class YamlReader {
  public:
-  YamlReader(const std::string& name, ConfigOrigins* origins) : name_(name), origins_(origins) {}
+  explicit YamlReader(const std::string& name) : name_(name) {}
 
-  absl::Status ReadMessage(const std::string& path, const YAML::Node& node, Message* message) {
-    if (node.IsNull()) return absl::OkStatus();
-    if (!node.IsMap()) return Expected(path, "a map of keys", node);
+  absl::Status ReadMessage(const std::string& path, const YamlNode& node, Message* message) {
+    if (node.is_nothing()) return absl::OkStatus();
+    if (!node.is_map()) return Expected(path, "a map of keys", node);
     const Descriptor* const descriptor = message->GetDescriptor();
     std::map<std::string, int> lines;
-    for (const auto& entry : node) {
-      absl::Status status = ReadKey(path, entry.first, &lines);
+    for (size_t i = 0; i < node.size(); ++i) {
+      const YamlNode key = node.key(i);
+      const YamlNode value = node.value(i);
+      absl::Status status = ReadKey(path, key, &lines);
       if (!status.ok()) return status;
-      const std::string& name = entry.first.Scalar();
+      const std::string name = key.text();
       const std::string key_path = path.empty() ? name : absl::StrCat(path, ".", name);
       const FieldDescriptor* field = descriptor->FindFieldByName(name);
       if (field == nullptr) field = descriptor->FindFieldByCamelcaseName(name);
       if (field == nullptr) {
-        return Error(key_path, entry.first,
+        return Error(key_path, key,
                      absl::StrCat("unknown key; allowed: ", AllowedKeys(descriptor)));
       }
-      (*origins_)[key_path] = Where(entry.first);
       // The key's line is the better place to name when the value is missing.
-      status = ReadField(key_path, entry.second.IsNull() ? entry.first : entry.second, entry.second,
-                         field, message);
+      status = ReadField(key_path, value.is_nothing() ? key : value, value, field, message);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
-  std::string Where(const YAML::Node& node) const {
-    return absl::StrCat(name_, ":", node.Mark().line + 1);
-  }
-
  private:
-  absl::Status Error(const std::string& path, const YAML::Node& node,
+  absl::Status Error(const std::string& path, const YamlNode& node,
                      const std::string& problem) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Where(node), ": ", path.empty() ? "" : absl::StrCat(path, ": "), problem));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name_, ":", node.line(), ": ", path.empty() ? "" : absl::StrCat(path, ": "), problem));
   }
 
   absl::Status Expected(const std::string& path, const std::string& what,
-                        const YAML::Node& node) const {
+                        const YamlNode& node) const {
     return Error(path, node, absl::StrCat("expected ", what, ", found ", Describe(node)));
   }
 
   // Checks that a map's key is a scalar, and new.
-  absl::Status ReadKey(const std::string& path, const YAML::Node& key,
+  absl::Status ReadKey(const std::string& path, const YamlNode& key,
                        std::map<std::string, int>* lines) const {
-    if (!key.IsScalar()) return Expected(path, "a key", key);
-    const auto [earlier, inserted] = lines->emplace(key.Scalar(), key.Mark().line + 1);
+    if (!key.is_text()) return Expected(path, "a key", key);
+    const std::string name = key.text();
+    const auto [earlier, inserted] = lines->emplace(name, key.line());
     if (inserted) return absl::OkStatus();
-    return Error(path.empty() ? key.Scalar() : absl::StrCat(path, ".", key.Scalar()), key,
+    return Error(path.empty() ? name : absl::StrCat(path, ".", name), key,
                  absl::StrCat("given twice; first in line ", earlier->second));
   }
 
-  absl::Status ReadField(const std::string& path, const YAML::Node& place, const YAML::Node& value,
+  absl::Status ReadField(const std::string& path, const YamlNode& place, const YamlNode& value,
                          const FieldDescriptor* field, Message* parent) {
     if (field->is_map()) return ReadMap(path, value, field, parent);
     if (field->is_repeated()) return ReadList(path, value, field, parent);
@@ -110,30 +99,29 @@ class YamlReader {
     return ReadScalar(path, place, value, field, parent);
   }
 
-  absl::Status ReadScalar(const std::string& path, const YAML::Node& place, const YAML::Node& value,
+  absl::Status ReadScalar(const std::string& path, const YamlNode& place, const YamlNode& value,
                           const FieldDescriptor* field, Message* parent) const {
-    if (value.IsNull()) {
+    if (value.is_nothing()) {
       return Error(path, place, absl::StrCat("has no value; expected ", ValueName(field)));
     }
-    if (!value.IsScalar()) return Expected(path, ValueName(field), value);
-    absl::Status status = SetFromText(parent, field, value.Scalar());
+    if (!value.is_text()) return Expected(path, ValueName(field), value);
+    absl::Status status = SetFromText(parent, field, value.text());
     return status.ok() ? status : Error(path, value, std::string(status.message()));
   }
 
-  absl::Status ReadList(const std::string& path, const YAML::Node& value,
+  absl::Status ReadList(const std::string& path, const YamlNode& value,
                         const FieldDescriptor* field, Message* parent) {
     parent->GetReflection()->ClearField(parent, field);
-    if (value.IsNull()) return absl::OkStatus();
-    if (IsScalar(field) && value.IsScalar()) return ReadScalar(path, value, value, field, parent);
-    if (!value.IsSequence()) return Expected(path, "a list", value);
+    if (value.is_nothing()) return absl::OkStatus();
+    if (IsScalar(field) && value.is_text()) return ReadScalar(path, value, value, field, parent);
+    if (!value.is_list()) return Expected(path, "a list", value);
     for (size_t i = 0; i < value.size(); ++i) {
-      const YAML::Node item = value[i];
+      const YamlNode item = value.item(i);
       const std::string item_path = absl::StrCat(path, "[", i, "]");
-      (*origins_)[item_path] = Where(item);
       absl::Status status;
       if (IsScalar(field)) {
         status = ReadScalar(item_path, item, item, field, parent);
-      } else if (item.IsNull()) {
+      } else if (item.is_nothing()) {
         status = Expected(item_path, "a map of keys", item);
       } else {
         status = ReadMessage(item_path, item, parent->GetReflection()->AddMessage(parent, field));
@@ -144,78 +132,31 @@ class YamlReader {
   }
 
   // A map of strings; a map field is a list of entry messages to reflection.
-  absl::Status ReadMap(const std::string& path, const YAML::Node& value,
-                       const FieldDescriptor* field, Message* parent) {
-    if (value.IsNull()) return absl::OkStatus();
-    if (!value.IsMap()) return Expected(path, "a map", value);
+  absl::Status ReadMap(const std::string& path, const YamlNode& value, const FieldDescriptor* field,
+                       Message* parent) {
+    if (value.is_nothing()) return absl::OkStatus();
+    if (!value.is_map()) return Expected(path, "a map", value);
     const Descriptor* const entry_type = field->message_type();
     std::map<std::string, int> lines;
-    for (const auto& item : value) {
-      absl::Status status = ReadKey(path, item.first, &lines);
+    for (size_t i = 0; i < value.size(); ++i) {
+      const YamlNode key = value.key(i);
+      absl::Status status = ReadKey(path, key, &lines);
       if (!status.ok()) return status;
-      const std::string item_path = absl::StrCat(path, "[\"", item.first.Scalar(), "\"]");
-      if (item.second.IsNull()) {
-        return Error(item_path, item.first, "has no value; write \"\" for an empty one");
+      const std::string item_path = absl::StrCat(path, "[\"", key.text(), "\"]");
+      if (value.value(i).is_nothing()) {
+        return Error(item_path, key, "has no value; write \"\" for an empty one");
       }
-      (*origins_)[item_path] = Where(item.first);
       Message* const entry = parent->GetReflection()->AddMessage(parent, field);
-      status = SetFromText(entry, entry_type->map_key(), item.first.Scalar());
-      if (!status.ok()) return Error(item_path, item.first, std::string(status.message()));
-      status = ReadScalar(item_path, item.first, item.second, entry_type->map_value(), entry);
+      status = SetFromText(entry, entry_type->map_key(), key.text());
+      if (!status.ok()) return Error(item_path, key, std::string(status.message()));
+      status = ReadScalar(item_path, key, value.value(i), entry_type->map_value(), entry);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
   const std::string& name_;
-  ConfigOrigins* const origins_;
 };
-
-// Finds where a second document begins. YAML::LoadAll makes documents without end, until memory is
-// gone, of some bytes that its parser leaves where they are.
-class DocumentCounter : public YAML::EventHandler {
- public:
-  bool more_than_one() const { return documents_ > 1; }
-  int second_line() const { return second_line_.value_or(0); }
-
-  void OnDocumentStart(const YAML::Mark&) override { ++documents_; }
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { See(mark); }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { See(mark); }
-  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
-                const std::string&) override {
-    See(mark);
-  }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
-                       YAML::EmitterStyle::value) override {
-    See(mark);
-  }
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
-                  YAML::EmitterStyle::value) override {
-    See(mark);
-  }
-  void OnMapEnd() override {}
-
- private:
-  void See(const YAML::Mark& mark) {
-    if (more_than_one() && !second_line_.has_value()) second_line_ = mark.line;
-  }
-
-  int documents_ = 0;
-  std::optional<int> second_line_;
-};
-
-// The line, from 0, of a second document.
-std::optional<int> SecondDocument(const std::string& text) {
-  std::istringstream stream(text);
-  YAML::Parser parser(stream);
-  DocumentCounter counter;
-  while (!counter.more_than_one() && parser.HandleNextDocument(counter)) {
-  }
-  if (!counter.more_than_one()) return std::nullopt;
-  return counter.second_line();
-}
 
 // The bytes of `\ud83d`.
 constexpr size_t kUnit = 6;
@@ -269,25 +210,21 @@ std::string JoinSurrogates(const std::string& text) {
   return joined;
 }
 
-absl::Status ParseYaml(const std::string& name, const std::string& raw, Message* config,
-                       ConfigOrigins* origins) {
-  const std::string text = JoinSurrogates(raw);
-  try {
-    if (const std::optional<int> line = SecondDocument(text)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ":", *line + 1, ": a second document; one is allowed"));
-    }
-    YamlReader reader(name, origins);
-    return OnOneLine(reader.ReadMessage("", YAML::Load(text), config));
-  } catch (const YAML::Exception& e) {
-    return OnOneLine(absl::InvalidArgumentError(
-        absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg)));
-  }
+absl::Status ParseYaml(const std::string& name, const std::string& text, Message* config) {
+  const absl::StatusOr<YamlDocument> document = YamlDocument::Parse(name, JoinSurrogates(text));
+  if (!document.ok()) return document.status();
+  return ParseYamlNode(name, document->root(), config);
 }
 
-absl::Status ParseYamlNode(const std::string& name, const YAML::Node& node, Message* message) {
-  ConfigOrigins origins;
-  return OnOneLine(YamlReader(name, &origins).ReadMessage("", node, message));
+absl::Status ParseYamlNode(const std::string& name, const YamlNode& node, Message* message) {
+  return OnOneLine(YamlReader(name).ReadMessage("", node, message));
+}
+
+std::string PlaceInYaml(const std::string& name, const std::string& text, const std::string& path) {
+  const absl::StatusOr<YamlDocument> document = YamlDocument::Parse(name, JoinSurrogates(text));
+  if (!document.ok()) return "";
+  const YamlNode place = document->Nearest(path);
+  return place == document->root() ? "" : absl::StrCat(name, ":", place.line());
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
@@ -308,9 +245,9 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
   return text;
 }
 
-absl::Status ParseYamlFile(const std::string& path, Message* config, ConfigOrigins* origins) {
+absl::Status ParseYamlFile(const std::string& path, Message* config) {
   const absl::StatusOr<std::string> text = ReadWholeFile(path);
-  return text.ok() ? ParseYaml(path, *text, config, origins) : text.status();
+  return text.ok() ? ParseYaml(path, *text, config) : text.status();
 }
 
 }  // namespace failback

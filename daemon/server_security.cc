@@ -53,8 +53,7 @@ absl::StatusOr<Message> ReadYaml(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", text.status().message()));
   }
   Message message;
-  ConfigOrigins origins;
-  absl::Status status = ParseYaml(path, *text, &message, &origins);
+  absl::Status status = ParseYaml(path, *text, &message);
   if (!status.ok()) return status;
   // With the line, where the parser gives it.
   absl::StatusOr<AccessRules> rules;
@@ -65,16 +64,8 @@ absl::StatusOr<Message> ReadYaml(const std::string& path) {
   }
   if (rules.ok()) return message;
   const std::string problem(rules.status().message());
-  std::string field = problem.substr(0, problem.find(": "));
-  for (auto origin = origins.find(field);; origin = origins.find(field)) {
-    if (origin != origins.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(origin->second, ": ", problem));
-    }
-    const size_t end = field.find_last_of(".[");
-    if (end == std::string::npos) break;
-    field.resize(end);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", problem));
+  const std::string place = PlaceInYaml(path, *text, problem.substr(0, problem.find(": ")));
+  return absl::InvalidArgumentError(absl::StrCat(place.empty() ? path : place, ": ", problem));
 }
 
 }  // namespace

@@ -63,10 +63,7 @@ absl::StatusOr<std::string> StorePath(const Arguments& arguments) {
   std::string uri = arguments.store;
   if (uri.empty() && !arguments.config.empty()) {
     registry::v1::RegistryConfig config;
-    ConfigOrigins origins;
-    if (auto status = ParseYamlFile(arguments.config, &config, &origins); !status.ok()) {
-      return status;
-    }
+    if (auto status = ParseYamlFile(arguments.config, &config); !status.ok()) return status;
     uri = config.store();
   }
   if (uri.empty()) {

@@ -4,31 +4,40 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/config_file.h"
-#include "yaml-cpp/yaml.h"
+#include "daemon/yaml_document.h"
 
 namespace failback {
 namespace {
 
 using registry::v1::ServiceInstance;
 
-absl::Status Problem(const std::string& name, const YAML::Node& node, const std::string& problem) {
-  return absl::InvalidArgumentError(absl::StrCat(name, ":", node.Mark().line + 1, ": ", problem));
+absl::Status Problem(const std::string& name, const YamlNode& node, const std::string& problem) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ":", node.line(), ": ", problem));
+}
+
+// The instance of a record that `list` has printed, or the node itself.
+YamlNode InstanceIn(const YamlNode& item) {
+  for (size_t i = 0; item.is_map() && i < item.size(); ++i) {
+    if (item.key(i).is_text() && item.key(i).text() == "instance" && item.value(i).is_map()) {
+      return item.value(i);
+    }
+  }
+  return item;
 }
 
 absl::StatusOr<std::vector<ServiceInstance>> ParseNode(const std::string& name,
-                                                       const YAML::Node& root,
+                                                       const YamlNode& root,
                                                        const std::string& default_namespace) {
-  if (!root.IsSequence()) {
+  if (!root.is_list()) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": expected a list of instances, as `failbackctl list -o yaml` prints it"));
   }
   std::vector<ServiceInstance> instances;
   instances.reserve(root.size());
-  for (const YAML::Node& item : root) {
-    const YAML::Node of_record = item.IsMap() ? item["instance"] : YAML::Node();
-    const YAML::Node& node = of_record.IsDefined() && of_record.IsMap() ? of_record : item;
+  for (size_t i = 0; i < root.size(); ++i) {
+    const YamlNode item = root.item(i);
     ServiceInstance instance;
-    const absl::Status status = ParseYamlNode(name, node, &instance);
+    const absl::Status status = ParseYamlNode(name, InstanceIn(item), &instance);
     if (!status.ok()) return status;
     if (instance.key().service().empty()) return Problem(name, item, "key.service: is required");
     if (instance.key().instance_id().empty()) {
@@ -49,12 +58,9 @@ absl::StatusOr<std::vector<ServiceInstance>> ParseNode(const std::string& name,
 absl::StatusOr<std::vector<ServiceInstance>> ParseInstances(const std::string& name,
                                                             const std::string& text,
                                                             const std::string& default_namespace) {
-  try {
-    return ParseNode(name, YAML::Load(JoinSurrogates(text)), default_namespace);
-  } catch (const YAML::Exception& e) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ":", e.mark.line + 1, ": not YAML: ", e.msg));
-  }
+  const absl::StatusOr<YamlDocument> document = YamlDocument::Parse(name, JoinSurrogates(text));
+  if (!document.ok()) return document.status();
+  return ParseNode(name, document->root(), default_namespace);
 }
 
 absl::StatusOr<std::vector<ServiceInstance>> ReadInstanceFile(

@@ -47,6 +47,6 @@ done
 printf '%s\n' "${commands[@]}" | xargs -P "$(nproc)" -n 2 bash -c 'compile "$0" "$1"'
 mapfile -t abseil < <(grep -o '"-labsl[^"]*"' third_party/failback_deps.BUILD | tr -d '"')
 clang++ -fsanitize=fuzzer,address,undefined "${link[@]}" "${linked[@]}" -o "$out/${name}_fuzz" \
-  -lgrpc++ -lgrpc -lgpr -lprotobuf -lsqlite3 -lyaml-cpp -lldns -lgmock -lgtest -lssl -lcrypto "${abseil[@]}" -lpthread
+  -lgrpc++ -lgrpc -lgpr -lprotobuf -lsqlite3 -lyaml -lyaml-cpp -lldns -lgmock -lgtest -lssl -lcrypto "${abseil[@]}" -lpthread
 exec "$out/${name}_fuzz" -max_total_time=60 -max_len=4096 -artifact_prefix="$out/" "$@" \
   "$out/corpus"

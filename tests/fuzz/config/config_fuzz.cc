@@ -28,8 +28,7 @@ void Check(const absl::Status& status) {
 }
 
 absl::Status Parse(const std::string& text, google::protobuf::Message* message) {
-  ConfigOrigins origins;
-  absl::Status status = ParseYaml("fuzz.yaml", text, message, &origins);
+  absl::Status status = ParseYaml("fuzz.yaml", text, message);
   Check(status);
   return status;
 }

@@ -26,8 +26,7 @@ using ::testing::HasSubstr;
 template <typename Message>
 Message Parse(const std::string& yaml) {
   Message message;
-  ConfigOrigins origins;
-  const absl::Status status = ParseYaml("test.yaml", yaml, &message, &origins);
+  const absl::Status status = ParseYaml("test.yaml", yaml, &message);
   EXPECT_TRUE(status.ok()) << status;
   return message;
 }
