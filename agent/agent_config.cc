@@ -95,7 +95,8 @@ absl::Status ValidatePlace(const AgentConfig& config, const ConfigLoader& loader
 
 }  // namespace
 
-absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& loader) {
+absl::StatusOr<std::vector<StaticServiceSpec>> ValidateAgentConfig(const AgentConfig& config,
+                                                                   const ConfigLoader& loader) {
   if (absl::Status status = ValidateAddresses(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateBootstrap(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateRegistries(config, loader); !status.ok()) return status;
@@ -117,7 +118,7 @@ absl::Status ValidateAgentConfig(const AgentConfig& config, const ConfigLoader& 
         absl::StrCat(absl::FormatDuration(retry.backoff.max), " is less than initial, ",
                      absl::FormatDuration(retry.backoff.initial)));
   }
-  return StaticServices(config, loader).status();
+  return StaticServices(config, loader);
 }
 
 FailbackRegistry::Options ToFailbackOptions(const AgentConfig& config) {

@@ -7,8 +7,9 @@
 
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/static_service_config.h"
 #include "daemon/config.h"
 #include "failback/agent/v1/config.pb.h"
 #include "registry/failback/failback_registry.h"
@@ -18,8 +19,10 @@
 namespace failback {
 
 // Checks what can be known without starting: addresses, the registry's URI, every static service.
-// An error names the place in the file, the flag or the variable, through `loader`.
-absl::Status ValidateAgentConfig(const agent::v1::AgentConfig& config, const ConfigLoader& loader);
+// Returns those services. An error names the place in the file, the flag or the variable, through
+// `loader`.
+absl::StatusOr<std::vector<StaticServiceSpec>> ValidateAgentConfig(
+    const agent::v1::AgentConfig& config, const ConfigLoader& loader);
 
 // The options that come from the configuration; timer and callbacks are the caller's to set.
 FailbackRegistry::Options ToFailbackOptions(const agent::v1::AgentConfig& config);

@@ -25,15 +25,11 @@ const std::set<std::string>& LiveKeys() {
   return keys;
 }
 
-// The message with nothing but this field.
-AgentConfig Only(const AgentConfig& config, const FieldDescriptor* field) {
-  AgentConfig only = config;
-  const auto* descriptor = AgentConfig::descriptor();
-  for (int i = 0; i < descriptor->field_count(); ++i) {
-    if (descriptor->field(i) != field)
-      only.GetReflection()->ClearField(&only, descriptor->field(i));
-  }
-  return only;
+// Takes the services out, and returns them encoded.
+std::string TakeServices(AgentConfig* config) {
+  AgentConfig services;
+  services.mutable_services()->Swap(config->mutable_services());
+  return services.SerializeAsString();
 }
 
 }  // namespace
@@ -44,16 +40,18 @@ absl::Status CheckLiveChange(const AgentConfig& now, const AgentConfig& next,
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const FieldDescriptor* const field = descriptor->field(i);
     if (LiveKeys().count(field->name()) > 0) continue;
-    if (MessageDifferencer::Equals(Only(now, field), Only(next, field))) continue;
+    MessageDifferencer differencer;
+    if (differencer.CompareWithFields(now, next, {field}, {field})) continue;
     return loader.ErrorAt(
         field->name(), "cannot change while the agent runs; change it back, or restart the agent");
   }
   return absl::OkStatus();
 }
 
-ConfigReload::ConfigReload(ConfigLoader* loader, const AgentConfig& config, Apply apply)
-    : loader_(loader), apply_(std::move(apply)), config_(config), seen_(ReadFiles()) {
+ConfigReload::ConfigReload(ConfigLoader* loader, AgentConfig config, Apply apply)
+    : loader_(loader), apply_(std::move(apply)), config_(std::move(config)), seen_(HashFiles()) {
   MutexLock lock(&mu_);
+  services_ = TakeServices(&config_);
   status_.set_file(loader_->config_file());
   *status_.mutable_load_time() = ToProto(absl::Now());
 }
@@ -66,7 +64,7 @@ std::vector<std::string> ConfigReload::files() const {
   return files;
 }
 
-std::string ConfigReload::ReadFiles() const {
+size_t ConfigReload::HashFiles() const {
   std::string all;
   for (const std::string& name : files()) {
     std::ifstream file(name);
@@ -74,25 +72,29 @@ std::string ConfigReload::ReadFiles() const {
     if (file.is_open()) text << file.rdbuf();
     absl::StrAppend(&all, file.is_open() ? "+" : "-", text.str(), std::string(1, '\0'));
   }
-  return all;
+  return std::hash<std::string>()(all);
 }
 
 absl::Status ConfigReload::LoadAndApply() {
   AgentConfig next;
   absl::Status status = loader_->Load(&next);
-  if (status.ok()) status = ValidateAgentConfig(next, *loader_);
-  if (status.ok()) status = CheckLiveChange(config_, next, *loader_);
-  if (status.ok()) status = apply_(next);
   if (!status.ok()) return status;
+  absl::StatusOr<std::vector<StaticServiceSpec>> services = ValidateAgentConfig(next, *loader_);
+  if (!services.ok()) return services.status();
+  status = CheckLiveChange(config_, next, *loader_);
+  if (!status.ok()) return status;
+  std::string encoded = TakeServices(&next);
+  apply_(next, *std::move(services));
   MutexLock lock(&mu_);
   config_ = std::move(next);
+  services_ = std::move(encoded);
   return status;
 }
 
 void ConfigReload::Reload(bool always) {
-  std::string now = ReadFiles();
+  const size_t now = HashFiles();
   if (now == seen_ && !always) return;
-  seen_ = std::move(now);
+  seen_ = now;
   const absl::Status status = LoadAndApply();
   {
     MutexLock lock(&mu_);
@@ -114,7 +116,9 @@ void ConfigReload::Reload(bool always) {
 
 AgentConfig ConfigReload::ConfigInForce() const {
   MutexLock lock(&mu_);
-  return config_;
+  AgentConfig config = config_;
+  config.MergeFromString(services_);
+  return config;
 }
 
 agent::v1::ConfigStatus ConfigReload::Status() const {

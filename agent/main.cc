@@ -1,6 +1,8 @@
 // failback-agent: the sidecar. Local clients state their intents here; it carries them to the
 // registry.
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -142,17 +144,32 @@ absl::Status LoadSecurity(const AgentConfig& config, const ConfigLoader& loader,
   return absl::OkStatus();
 }
 
+// A sidecar's memory is counted against its pod. glibc gives each thread a heap of its own and
+// keeps what was freed: two heaps do for its few threads, large blocks go back to the system when
+// they are freed, and so does what lies at the end of a heap.
+void KeepHeapsSmall() {
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  mallopt(M_TRIM_THRESHOLD, 128 << 10);
+}
+
+// After a piece of work that needed much more memory than what is left of it.
+void ReturnFreedMemory() { malloc_trim(0); }
+
 // What the process is made of, in the order in which it comes.
 class AgentDaemon {
  public:
-  // `loader` has loaded `config`.
-  AgentDaemon(const AgentConfig& config, Security security, ConfigLoader* loader,
-              absl::Time start_time)
-      : config_(config),
-        loader_(*loader),
+  // `loader` has loaded `config`, of which `services` are those that it configures.
+  AgentDaemon(AgentConfig config, std::vector<StaticServiceSpec> services, Security security,
+              ConfigLoader* loader, absl::Time start_time)
+      : loader_(*loader),
         start_time_(start_time),
+        services_(std::move(services)),
         security_(std::move(security)),
-        reload_(loader, config, [this](const AgentConfig& next) { return Apply(next); }) {}
+        reload_(
+            loader, std::move(config),
+            [this](const AgentConfig& next, auto services) { Apply(next, std::move(services)); }),
+        config_(reload_.config()) {}
 
   // Serves, and carries what it is configured to. An error is of the configuration, and names the
   // place.
@@ -170,7 +187,7 @@ class AgentDaemon {
   void MakeServices();
   void AddAdminEndpoint();
   absl::Status Serve();
-  absl::Status StartStaticServices();
+  void StartStaticServices();
   void AddMetrics();
   // When the certificate ends that registries are shown; infinite future: they are shown none.
   absl::Time RegistryCertificateEnd() const {
@@ -178,12 +195,12 @@ class AgentDaemon {
                                        : security_.client->times().not_after;
   }
   // Puts what can change live in force.
-  absl::Status Apply(const AgentConfig& next);
+  void Apply(const AgentConfig& next, std::vector<StaticServiceSpec> services);
   void OnEvent(const IntentEvent& event);
 
-  const AgentConfig& config_;
   const ConfigLoader& loader_;
   const absl::Time start_time_;
+  std::vector<StaticServiceSpec> services_;  // until they are started
   RegistryServer::Options serve_;
   std::vector<ListenAddress> claimed_;  // until it serves
   std::string client_name_;
@@ -202,6 +219,7 @@ class AgentDaemon {
   std::unique_ptr<DiscoveryDoors> discovery_doors_;  // null: none
   std::unique_ptr<AgentService> service_;
   ConfigReload reload_;
+  const AgentConfig& config_;  // all but the services
   std::unique_ptr<ReadinessWatch> readiness_;
   std::unique_ptr<grpc::Service> admin_service_;
   MetricsPage metrics_;
@@ -379,24 +397,19 @@ void AgentDaemon::AddMetrics() {
   });
 }
 
-absl::Status AgentDaemon::StartStaticServices() {
+void AgentDaemon::StartStaticServices() {
   StaticServiceSet::Options options;
   options.timer = timer_.get();
   options.registry = registry_.get();
   options.claim_earlier = !config_.state_dir().empty();
-  auto specs = StaticServices(config_, loader_);
-  if (!specs.ok()) return specs.status();
-  static_services_ = StaticServiceSet::Start(options, *std::move(specs));
+  static_services_ = StaticServiceSet::Start(options, std::exchange(services_, {}));
   service_->SetStaticServices(static_services_.get());
-  return absl::OkStatus();
 }
 
-absl::Status AgentDaemon::Apply(const AgentConfig& next) {
-  auto specs = StaticServices(next, loader_);
-  if (!specs.ok()) return specs.status();
-  static_services_->Apply(*std::move(specs));
+void AgentDaemon::Apply(const AgentConfig& next, std::vector<StaticServiceSpec> services) {
+  static_services_->Apply(std::move(services));
   InstallLogging(next.log());
-  return absl::OkStatus();
+  ReturnFreedMemory();
 }
 
 absl::Status AgentDaemon::Start() {
@@ -408,7 +421,7 @@ absl::Status AgentDaemon::Start() {
   MakeServices();
   AddAdminEndpoint();
   if (auto status = Serve(); !status.ok()) return status;
-  if (auto status = StartStaticServices(); !status.ok()) return status;
+  StartStaticServices();
   server_->SetServing(kStartupHealth, true);
   server_->SetServing(kLivenessHealth, true);
   serving_ = server_.get();
@@ -427,6 +440,7 @@ absl::Status AgentDaemon::Start() {
                 absl::StrCat("registry ", absl::StrJoin(config_.registry(), " "),
                              DnsPlaces(dns_server_.get()), FrontDoorPlaces(front_doors_.get()),
                              DiscoveryPlaces(discovery_doors_.get())));
+  ReturnFreedMemory();  // what the configuration was read with
   return absl::OkStatus();
 }
 
@@ -445,6 +459,7 @@ void AgentDaemon::Stop() {
 }
 
 int Main(int argc, char** argv) {
+  KeepHeapsSmall();
   const absl::Time start_time = absl::Now();
   StopSignals signals;
   ConfigLoader loader({"failback-agent",
@@ -454,8 +469,11 @@ int Main(int argc, char** argv) {
                       AgentConfig::descriptor());
   AgentConfig config;
   Security security;
+  std::vector<StaticServiceSpec> services;
   const auto check = [&]() -> absl::Status {
-    if (auto status = ValidateAgentConfig(config, loader); !status.ok()) return status;
+    auto checked = ValidateAgentConfig(config, loader);
+    if (!checked.ok()) return checked.status();
+    services = *std::move(checked);
     return LoadSecurity(config, loader, &security);
   };
   if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
@@ -463,7 +481,8 @@ int Main(int argc, char** argv) {
   WarnOfWritable("admin.token_file", config.admin().token_file());
   WarnOfWritable("state_dir", config.state_dir());
 
-  AgentDaemon daemon(config, std::move(security), &loader, start_time);
+  AgentDaemon daemon(std::move(config), std::move(services), std::move(security), &loader,
+                     start_time);
   return RunDaemon(&daemon, &signals, loader);
 }
 

@@ -1,7 +1,5 @@
 #include "agent/service_intents.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "registry/base/log.h"
 #include "registry/base/proto_time.h"
@@ -11,7 +9,7 @@
 namespace failback {
 namespace {
 
-constexpr int kBatch = 250;
+constexpr size_t kBatch = 250;
 // The longest that a local session may have: the services live as long as the process, and a
 // restarted one has so long to claim them.
 constexpr absl::Duration kSessionTtl = absl::Hours(1);
@@ -45,14 +43,12 @@ void ServiceIntents::Stop() {
   }
 }
 
-void ServiceIntents::State(const InstanceKey& key, std::optional<ServiceInstance> instance) {
-  const std::string canonical = CanonicalKey(key);
+void ServiceIntents::State(const std::string& key, Wanted wanted) {
   MutexLock lock(&mu_);
-  const auto [it, inserted] = intents_.try_emplace(canonical);
+  const auto [it, inserted] = intents_.try_emplace(key);
   Intent& intent = it->second;
-  if (inserted || intent.progress != Progress::kDue) due_.push_back(canonical);
-  intent.key = key;
-  intent.instance = std::move(instance);
+  if (inserted || intent.progress != Progress::kDue) due_.push_back(&it->first);
+  intent.wanted = std::move(wanted);
   intent.progress = Progress::kDue;
 }
 
@@ -101,8 +97,8 @@ void ServiceIntents::ListEarlier(const std::function<bool(const std::string&)>& 
                     auto self = weak.lock();
                     if (self == nullptr || !response.ok()) return;
                     for (const InstanceRecord& record : response->records()) {
-                      const InstanceKey& key = record.instance().key();
-                      if (!wanted(CanonicalKey(key))) self->State(key, std::nullopt);
+                      const std::string key = CanonicalKey(record.instance().key());
+                      if (!wanted(key)) self->State(key, Wanted());
                     }
                     self->Flush();
                     if (!response->next_page_token().empty()) {
@@ -136,7 +132,7 @@ void ServiceIntents::Lost(const std::string& session_id) {
     due_.clear();
     for (auto& [key, intent] : intents_) {
       intent.progress = Progress::kDue;
-      due_.push_back(key);
+      due_.push_back(&key);
     }
   }
   OpenSession();
@@ -156,70 +152,65 @@ void ServiceIntents::Flush() {
     flushing_ = true;
   }
   while (true) {
-    auto batch = std::make_shared<DueIntents>();
+    Batch batch;
     {
       MutexLock lock(&mu_);
-      if (stopped_ || session_id_.empty() || !NextBatch(batch.get())) {
+      if (!stopped_ && !session_id_.empty()) batch = NextBatch();
+      if (batch.empty()) {
         flushing_ = false;
         idle_.SignalAll();
         return;
       }
     }
-    if (batch->deregistrations.deregistrations().empty()) {
-      registry_->Register(
-          batch->registrations,
-          [weak = weak_from_this(), batch](const absl::StatusOr<RegisterResponse>& answer) {
-            if (auto self = weak.lock()) self->Answered(*batch, answer);
-          });
-    } else {
-      registry_->Unregister(
-          batch->deregistrations,
-          [weak = weak_from_this(), batch](const absl::StatusOr<UnregisterResponse>& answer) {
-            if (auto self = weak.lock()) self->Answered(*batch, answer);
-          });
-    }
+    std::vector<std::string> keys;
+    keys.reserve(batch.size());
+    for (const failback::Intent& intent : batch.intents()) keys.push_back(intent.key);
+    const std::string session_id = batch.session_id();
+    registry_->Write(std::move(batch),
+                     [weak = weak_from_this(), session_id,
+                      keys = std::move(keys)](const absl::StatusOr<BatchResult>& result) {
+                       if (auto self = weak.lock()) self->Answered(session_id, keys, result);
+                     });
   }
 }
 
-bool ServiceIntents::NextBatch(DueIntents* batch) {
-  batch->session_id = session_id_;
-  batch->registrations.set_session_id(session_id_);
-  batch->deregistrations.set_session_id(session_id_);
-  std::optional<bool> present;
-  while (!due_.empty() && batch->keys.size() < kBatch) {
-    const std::string key = due_.front();
+Batch ServiceIntents::NextBatch() {
+  if (due_.empty()) return Batch();
+  const bool present = static_cast<bool>(intents_.at(*due_.front()).wanted.instance);
+  Batch batch(present ? Batch::Kind::kRegister : Batch::Kind::kUnregister, session_id_);
+  while (!due_.empty() && batch.size() < kBatch) {
+    const std::string& key = *due_.front();
     Intent& intent = intents_.at(key);
-    if (present.value_or(intent.instance.has_value()) != intent.instance.has_value()) break;
-    present = intent.instance.has_value();
+    if (static_cast<bool>(intent.wanted.instance) != present) break;
     due_.pop_front();
     intent.progress = Progress::kSent;
-    batch->keys.push_back(key);
-    if (*present) {
-      *batch->registrations.add_registrations()->mutable_instance() = *intent.instance;
+    if (present) {
+      batch.Put(key, intent.wanted.instance, intent.wanted.persistent, /*generation=*/0);
     } else {
-      *batch->deregistrations.add_deregistrations()->mutable_key() = intent.key;
+      batch.Remove(key, /*generation=*/0);
     }
   }
-  return present.has_value();
+  return batch;
 }
 
-template <typename Response>
-void ServiceIntents::Answered(const DueIntents& batch, const absl::StatusOr<Response>& response) {
-  if (ReasonOf(response.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
-    return Lost(batch.session_id);
+void ServiceIntents::Answered(const std::string& session_id, const std::vector<std::string>& keys,
+                              const absl::StatusOr<BatchResult>& result) {
+  if (ReasonOf(result.status()) == registry::v1::ERROR_REASON_SESSION_UNKNOWN) {
+    return Lost(session_id);
   }
-  for (size_t i = 0; i < batch.keys.size(); ++i) {
-    const absl::Status status =
-        response.ok() ? StatusFromProto(response->results(static_cast<int>(i)).status())
-                      : response.status();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const absl::Status status = !result.ok() ? result.status()
+                                : result->results.empty()
+                                    ? absl::OkStatus()  // all as asked
+                                    : StatusFromProto(result->results[i].status());
     if (!status.ok()) {
-      Refused(batch.keys[i], status);
+      Refused(keys[i], status);
       continue;
     }
     MutexLock lock(&mu_);
-    const auto it = intents_.find(batch.keys[i]);
+    const auto it = intents_.find(keys[i]);
     if (it != intents_.end() && it->second.progress == Progress::kSent &&
-        !it->second.instance.has_value()) {
+        !it->second.wanted.instance) {
       intents_.erase(it);
     }
   }
@@ -231,7 +222,7 @@ void ServiceIntents::Refused(const std::string& key, const absl::Status& status)
   const auto it = intents_.find(key);
   if (stopped_ || it == intents_.end() || it->second.progress != Progress::kSent) return;
   Log(draining ? LogLevel::kDebug : LogLevel::kError, "static service refused",
-      {{"key", KeyText(it->second.key)},
+      {{"key", CanonicalKeyText(key)},
        {"code", absl::StatusCodeToString(status.code())},
        {"message", std::string(status.message())}});
   if (IsFinal(status)) return;
@@ -245,7 +236,7 @@ void ServiceIntents::TellAgain() {
     for (auto& [key, intent] : intents_) {
       if (intent.progress != Progress::kRefused) continue;
       intent.progress = Progress::kDue;
-      due_.push_back(key);
+      due_.push_back(&key);
     }
   }
   Flush();

@@ -2,6 +2,7 @@
 // after a session is lost or a call refused for now.
 //
 // The newest intent of a key is what counts; what it replaced and was not sent yet is never sent.
+// An instance is kept as its canonical bytes, which the registry shares.
 //
 // Thread safety: all methods from any thread. No lock is held during the registry's calls.
 
@@ -12,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +20,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "registry/model/batch.h"
+#include "registry/model/blob.h"
 #include "registry/registry.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
@@ -40,9 +42,14 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   // From now on nothing is sent. What is registered stays.
   void Stop();
 
-  // `instance` is to be registered as it is, or, without a value, not at all. Sent with the next
-  // Flush().
-  void State(const InstanceKey& key, std::optional<ServiceInstance> instance);
+  // A valid instance, to be registered under its key as it is; null: it is not to be registered.
+  // Sent with the next Flush().
+  struct Wanted {
+    Blob instance;  // CanonicalRegistration
+    bool persistent = false;
+  };
+  // `key` is a CanonicalKey.
+  void State(const std::string& key, Wanted wanted);
 
   // Sends the registry what is due.
   void Flush();
@@ -57,17 +64,8 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
     kRefused,  // to be sent again after a while
   };
   struct Intent {
-    InstanceKey key;
-    // None: gone.
-    std::optional<ServiceInstance> instance;
+    Wanted wanted;
     Progress progress = Progress::kDue;
-  };
-  // Some intents of one kind, as a request; the other one is empty.
-  struct DueIntents {
-    std::string session_id;
-    std::vector<std::string> keys;
-    RegisterRequest registrations;
-    UnregisterRequest deregistrations;
   };
 
   void OpenSession();
@@ -77,10 +75,10 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   void Renew();
   // The session is not known any more: a new one, and everything again.
   void Lost(const std::string& session_id);
-  // Takes what is due next; false when nothing is.
-  bool NextBatch(DueIntents* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  template <typename Response>
-  void Answered(const DueIntents& batch, const absl::StatusOr<Response>& response);
+  // What is due next, of one kind; empty when nothing is.
+  Batch NextBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Answered(const std::string& session_id, const std::vector<std::string>& keys,
+                const absl::StatusOr<BatchResult>& result);
   // An intent was refused: again later, where that may help.
   void Refused(const std::string& key, const absl::Status& status);
   void TellAgain();
@@ -100,8 +98,8 @@ class ServiceIntents : public std::enable_shared_from_this<ServiceIntents> {
   bool flushing_ ABSL_GUARDED_BY(mu_) = false;
   // By CanonicalKey: what is to be there, and what is gone and not sent yet.
   std::map<std::string, Intent> intents_ ABSL_GUARDED_BY(mu_);
-  // Keys of intents_ that are due, in order of arrival.
-  std::deque<std::string> due_ ABSL_GUARDED_BY(mu_);
+  // The keys in intents_ of those that are due, in order of arrival.
+  std::deque<const std::string*> due_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<PeriodicTask> renewal_ ABSL_GUARDED_BY(mu_);
 };
 

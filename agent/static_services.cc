@@ -16,6 +16,7 @@
 #include "registry/base/log.h"
 #include "registry/base/proto_time.h"
 #include "registry/base/utf8.h"
+#include "registry/model/blob.h"
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "retry/mutex.h"
@@ -56,8 +57,14 @@ struct Check {
   }
 };
 
+// A service at rest is small, as there may be ten thousand: its instance is the bytes that its
+// intent, and the registry's record, share.
 struct Service {
-  StaticServiceSpec spec;
+  // As configured: CanonicalRegistration, without a status.
+  Blob instance;
+  bool persistent = false;
+  bool register_when_healthy = false;
+  absl::Duration deregister_critical_after = absl::InfiniteDuration();
   std::vector<std::shared_ptr<Check>> checks;
   CheckState state = CheckState::kUnknown;
   absl::Time since;
@@ -68,9 +75,9 @@ struct Service {
   bool given_up = false;
   // How often it has become critical, for a timeout to know its own.
   uint64_t criticals = 0;
-  // What was stated last: nothing yet, an instance, or that it is gone.
+  // What was stated last: nothing yet, an instance, or, null, that it is gone.
   bool stated = false;
-  std::optional<ServiceInstance> intent;
+  Blob intent;
 };
 
 const char* NameOf(CheckState state) {
@@ -87,11 +94,11 @@ const char* NameOf(CheckState state) {
 
 // Of a service whose state was another: what it is now, and the first check's error that made it
 // so.
-LogFields HealthFields(const Service& service, CheckState before) {
-  const InstanceKey& key = service.spec.instance.key();
-  LogFields fields = {{"namespace", key.namespace_()},
-                      {"service", key.service()},
-                      {"instance", key.instance_id()},
+LogFields HealthFields(const std::string& key, const Service& service, CheckState before) {
+  const KeyNames names = SplitCanonicalKey(key);
+  LogFields fields = {{"namespace", std::string(names.name_space)},
+                      {"service", std::string(names.service)},
+                      {"instance", std::string(names.instance_id)},
                       {"was", NameOf(before)},
                       {"is", NameOf(service.state)}};
   for (const auto& check : service.checks) {
@@ -115,29 +122,28 @@ CheckState Worst(const Service& service) {
   return worst;
 }
 
-// What the registry should have of the service, of which there is a verdict.
-std::optional<ServiceInstance> Desired(const Service& service) {
-  if (service.given_up || (service.spec.register_when_healthy && !service.was_well)) {
-    return std::nullopt;
-  }
-  ServiceInstance instance = service.spec.instance;
-  if (!service.checks.empty()) {
-    instance.set_status(*service.well ? registry::v1::HEALTH_STATUS_HEALTHY
-                                      : registry::v1::HEALTH_STATUS_UNHEALTHY);
-  }
-  return instance;
+InstanceKey KeyOf(const std::string& canonical) {
+  InstanceKey key;
+  ParseCanonicalKey(canonical, &key);
+  return key;
 }
 
-bool Same(const std::optional<ServiceInstance>& a, const std::optional<ServiceInstance>& b) {
-  if (a.has_value() != b.has_value()) return false;
-  return !a.has_value() || MessageDifferencer::Equals(*a, *b);
+// What the registry should have of the service, of which there is a verdict; null: nothing.
+Blob Desired(const Service& service) {
+  if (service.given_up || (service.register_when_healthy && !service.was_well)) return Blob();
+  if (service.checks.empty()) return service.instance;
+  ServiceInstance instance;
+  instance.ParseFromArray(service.instance.data(), static_cast<int>(service.instance.size()));
+  instance.set_status(*service.well ? registry::v1::HEALTH_STATUS_HEALTHY
+                                    : registry::v1::HEALTH_STATUS_UNHEALTHY);
+  return Blob(CanonicalRegistration(instance));
 }
 
-bool IsMeant(const ServiceInstance& instance, const ReportHealthRequest& request) {
-  const InstanceKey& key = instance.key();
-  return key.service() == request.service() &&
-         (request.namespace_().empty() || key.namespace_() == request.namespace_()) &&
-         (request.instance_id().empty() || key.instance_id() == request.instance_id());
+bool IsMeant(const std::string& key, const ReportHealthRequest& request) {
+  const KeyNames names = SplitCanonicalKey(key);
+  return names.service == request.service() &&
+         (request.namespace_().empty() || names.name_space == request.namespace_()) &&
+         (request.instance_id().empty() || names.instance_id == request.instance_id());
 }
 
 absl::Status ValidateReport(const ReportHealthRequest& request) {
@@ -175,10 +181,12 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
       MutexLock lock(&mu_);
       before.swap(services_);
       order_.clear();
+      order_.reserve(specs.size());
       int tries = 0;
-      for (StaticServiceSpec& spec : specs) {
-        const std::string key = CanonicalKey(spec.instance.key());
-        Service& service = services_[key];
+      for (const StaticServiceSpec& spec : specs) {
+        const auto place = services_.try_emplace(CanonicalKey(spec.instance.key())).first;
+        const std::string& key = place->first;
+        Service& service = place->second;
         const auto old = before.find(key);
         if (old != before.end()) {
           service = old->second;
@@ -186,14 +194,19 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
           service.since = options_.timer->clock()->WallNow();
         }
         SetChecks(key, spec.checks, &service, &tries);
-        service.spec = std::move(spec);
+        Blob instance(CanonicalRegistration(spec.instance));
+        // The bytes that others share already, where they are the same.
+        if (instance != service.instance) service.instance = std::move(instance);
+        service.persistent = spec.instance.persistent();
+        service.register_when_healthy = spec.register_when_healthy;
+        service.deregister_critical_after = spec.deregister_critical_after;
         Evaluate(key, &service);
-        order_.push_back(key);
+        order_.push_back(&key);
       }
       for (const auto& [key, service] : before) CountRetired(key, service);
       for (const auto& [key, service] : before) {
-        if (services_.count(key) == 0 && service.intent.has_value()) {
-          intents_->State(service.intent->key(), std::nullopt);
+        if (services_.count(key) == 0 && service.intent) {
+          intents_->State(key, ServiceIntents::Wanted());
         }
       }
       open = open && !std::exchange(open_, open_ || open);
@@ -237,12 +250,12 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   std::vector<StaticServiceStatus> Status() const {
     std::vector<StaticServiceStatus> all;
     MutexLock lock(&mu_);
-    for (const std::string& key : order_) {
-      const Service& service = services_.at(key);
+    for (const std::string* const key : order_) {
+      const Service& service = services_.at(*key);
       if (service.checks.empty()) continue;
       StaticServiceStatus& status = all.emplace_back();
-      *status.mutable_key() = service.spec.instance.key();
-      status.set_registered(service.intent.has_value());
+      *status.mutable_key() = KeyOf(*key);
+      status.set_registered(static_cast<bool>(service.intent));
       status.set_state(ToProto(service.state));
       *status.mutable_since() = failback::ToProto(service.since);
       for (const auto& check : service.checks) {
@@ -330,7 +343,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
       before = it->second.state;
       Evaluate(key, &it->second);
       after = it->second.state;
-      if (before != after) fields = HealthFields(it->second, before);
+      if (before != after) fields = HealthFields(key, it->second, before);
     }
     intents_->Flush();
     if (before == after) return;
@@ -353,19 +366,19 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     if (state == CheckState::kPassing) service->was_well = true;
     if (state != CheckState::kCritical) service->given_up = false;
     if (became_critical) StartGivingUp(key, service);
-    StateIntent(service);
+    StateIntent(key, service);
   }
 
   void StartGivingUp(const std::string& key, Service* service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++service->criticals;
-    if (service->spec.deregister_critical_after == absl::InfiniteDuration()) return;
+    if (service->deregister_critical_after == absl::InfiniteDuration()) return;
     // The wheel refuses only when it is stopped.
     options_.timer
         ->NewTimeout(
             [weak = weak_from_this(), key, number = service->criticals] {
               if (auto self = weak.lock()) self->GiveUp(key, number);
             },
-            service->spec.deregister_critical_after)
+            service->deregister_critical_after)
         .IgnoreError();
   }
 
@@ -378,22 +391,22 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
         return;
       }
       it->second.given_up = true;
-      StateIntent(&it->second);
+      StateIntent(key, &it->second);
     }
     intents_->Flush();
   }
 
-  void StateIntent(Service* service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void StateIntent(const std::string& key, Service* service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     // Before the first verdict nothing is said, so what an earlier life of the agent has said
     // holds.
     if (!service->well.has_value()) return;
-    std::optional<ServiceInstance> desired = Desired(*service);
+    Blob desired = Desired(*service);
     // It was not registered, so it need not be unregistered.
-    if (!service->stated && !desired.has_value() && !options_.claim_earlier) return;
-    if (service->stated && Same(service->intent, desired)) return;
+    if (!service->stated && !desired && !options_.claim_earlier) return;
+    if (service->stated && service->intent == desired) return;
     service->stated = true;
     service->intent = desired;
-    intents_->State(service->spec.instance.key(), std::move(desired));
+    intents_->State(key, {std::move(desired), service->persistent});
   }
 
   absl::StatusOr<std::shared_ptr<Check>> FindTtlCheck(const ReportHealthRequest& request,
@@ -402,17 +415,16 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     std::vector<std::shared_ptr<Check>> checks;
     std::vector<std::string> names;
     std::vector<std::string> found;
-    for (const std::string& candidate : order_) {
-      const Service& service = services_.at(candidate);
-      if (!IsMeant(service.spec.instance, request)) continue;
-      if (may_report != nullptr && !may_report(service.spec.instance.key())) continue;
-      found.push_back(KeyText(service.spec.instance.key()));
-      for (const auto& check : service.checks) {
+    for (const std::string* const candidate : order_) {
+      if (!IsMeant(*candidate, request)) continue;
+      if (may_report != nullptr && !may_report(KeyOf(*candidate))) continue;
+      found.push_back(CanonicalKeyText(*candidate));
+      for (const auto& check : services_.at(*candidate).checks) {
         if (!check->spec.has_ttl()) continue;
         if (!request.check().empty() && check->spec.name() != request.check()) continue;
         checks.push_back(check);
         names.push_back(absl::StrCat(found.back(), " ", check->spec.name()));
-        *key = candidate;
+        *key = *candidate;
       }
     }
     if (found.empty()) {
@@ -444,7 +456,8 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   bool open_ ABSL_GUARDED_BY(mu_) = false;
   // By CanonicalKey.
   std::map<std::string, Service> services_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::string> order_ ABSL_GUARDED_BY(mu_);
+  // Its keys, in the order of the configuration.
+  std::vector<const std::string*> order_ ABSL_GUARDED_BY(mu_);
   // Of checks that are no more.
   StaticServiceSet::CheckCounters retired_ ABSL_GUARDED_BY(mu_);
 };

@@ -25,7 +25,7 @@ class AgentConfigTest : public ::testing::Test {
     EXPECT_FALSE(loader_->ParseCommandLine(3, argv).has_value());
     config_.Clear();
     absl::Status status = loader_->Load(&config_);
-    if (status.ok()) status = ValidateAgentConfig(config_, *loader_);
+    if (status.ok()) status = ValidateAgentConfig(config_, *loader_).status();
     std::string message(status.message());
     // Without the folder, which is another each time.
     const size_t at = message.find(dir_.path() + "/");
