@@ -106,6 +106,56 @@ LoadResult RunUnary(const std::shared_ptr<grpc::Channel>& channel, const char* m
   return result;
 }
 
+LoadResult RunPaced(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                    const std::vector<grpc::ByteBuffer>& requests, double per_second,
+                    const std::function<void(size_t)>& on_send) {
+  grpc::GenericStub stub(channel);
+  grpc::CompletionQueue queue;
+  std::deque<UnarySlot> slots;
+  std::vector<UnarySlot*> idle;
+  LoadResult result;
+  result.latencies_us.reserve(requests.size());
+  const double began = NowSeconds();
+  const absl::Time began_at = absl::Now();
+  size_t sent = 0;
+  while (result.latencies_us.size() < requests.size()) {
+    for (; sent < requests.size(); ++sent) {
+      const double due = began + static_cast<double>(sent) / per_second;
+      if (due > NowSeconds()) break;
+      if (idle.empty()) idle.push_back(&slots.emplace_back());
+      UnarySlot& slot = *idle.back();
+      idle.pop_back();
+      slot.reader.reset();
+      slot.context.emplace();
+      slot.context->set_deadline(absl::ToChronoTime(absl::Now() + kStuck));
+      slot.began = due;
+      if (on_send != nullptr) on_send(sent);
+      slot.reader = stub.PrepareUnaryCall(&*slot.context, method, requests[sent], &queue);
+      slot.reader->StartCall();
+      slot.reader->Finish(&slot.answer, &slot.status, &slot);
+    }
+    const absl::Time next = sent == requests.size()
+                                ? absl::InfiniteFuture()
+                                : began_at + absl::Seconds(static_cast<double>(sent) / per_second);
+    void* tag;
+    bool ok;
+    if (queue.AsyncNext(&tag, &ok, absl::ToChronoTime(next)) != grpc::CompletionQueue::GOT_EVENT) {
+      continue;
+    }
+    auto& slot = *static_cast<UnarySlot*>(tag);
+    DieIfFailed(method, slot.status);
+    result.latencies_us.push_back((NowSeconds() - slot.began) * 1e6);
+    idle.push_back(&slot);
+  }
+  result.seconds = NowSeconds() - began;
+  queue.Shutdown();
+  void* tag;
+  bool ok;
+  while (queue.Next(&tag, &ok)) {
+  }
+  return result;
+}
+
 LoadResult RunStreams(const std::shared_ptr<grpc::Channel>& channel, const char* method,
                       const std::vector<grpc::ByteBuffer>& requests, int streams, int window,
                       const AnswerCheck& check) {

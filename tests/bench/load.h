@@ -56,6 +56,13 @@ LoadResult RunUnary(const std::shared_ptr<grpc::Channel>& channel, const char* m
                     const std::vector<grpc::ByteBuffer>& requests, int in_flight,
                     const AnswerCheck& check);
 
+// Makes a unary call of each request, in order, each when its time has come at `per_second`,
+// however many are unanswered. `on_send`, if given, is called with the number of each before it is
+// sent. Latencies are from the time at which a call was due.
+LoadResult RunPaced(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                    const std::vector<grpc::ByteBuffer>& requests, double per_second,
+                    const std::function<void(size_t)>& on_send);
+
 // Sends the requests over `streams` bidirectional streams, each answered by one message, with at
 // most `window` unanswered in all.
 LoadResult RunStreams(const std::shared_ptr<grpc::Channel>& channel, const char* method,

@@ -7,6 +7,7 @@
 namespace failback {
 namespace {
 
+using registry::v1::KeepAliveResponse;
 using registry::v1::OpenSessionRequest;
 using registry::v1::OpenSessionResponse;
 using registry::v1::RegisterRequest;
@@ -78,6 +79,33 @@ void MeasureUnary(const std::string& name, const std::string& subject, Subject& 
   report->Add(name, subject, "p99_us", Percentile(load.latencies_us, 0.99), "us");
   report->Add(name, subject, "server_cpu_us_per_call",
               (server.CpuSeconds() - cpu) / requests.size() * 1e6, "us");
+}
+
+RenewalPace PacedRenewals(int streams, int connections, absl::Duration time, const Subject& server,
+                          const std::vector<grpc::ByteBuffer>& renewals) {
+  constexpr double kRenewalsPerSessionAndSecond = 0.3;
+  int64_t answered = 0;
+  Streams all(server.address(), kKeepAliveMethod, streams, connections, nullptr,
+              [&](int, const grpc::ByteBuffer& bytes) {
+                if (++answered % 100 == 1 && Parsed<KeepAliveResponse>(bytes).has_status()) {
+                  Die("a renewal was refused");
+                }
+              });
+  const double rate = static_cast<double>(renewals.size()) * kRenewalsPerSessionAndSecond;
+  int64_t sent = 0;
+  const double cpu = server.CpuSeconds();
+  const double began = NowSeconds();
+  while (NowSeconds() - began < absl::ToDoubleSeconds(time)) {
+    const auto due = static_cast<int64_t>((NowSeconds() - began) * rate);
+    for (; sent < due; ++sent) {
+      all.Send(static_cast<int>(sent % streams),
+               renewals[sent % static_cast<int64_t>(renewals.size())]);
+    }
+    all.RunFor(absl::Milliseconds(2));
+  }
+  if (!all.RunUntil([&] { return answered == sent; }, kLongest)) Die("renewals got lost");
+  const double took = NowSeconds() - began;
+  return {static_cast<double>(answered) / took, (server.CpuSeconds() - cpu) / took};
 }
 
 grpc::ByteBuffer EncodedSubscribe(const std::string& service) {

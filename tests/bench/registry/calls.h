@@ -57,6 +57,15 @@ void MeasureUnary(const std::string& name, const std::string& subject, Subject& 
                   const std::vector<grpc::ByteBuffer>& requests, int in_flight,
                   const std::function<bool(const grpc::ByteBuffer&)>& accept, Report* report);
 
+// Renewals of all sessions in turn, over `streams` on so many connections, at the pace of a TTL of
+// 10 s. Dies when one is refused.
+struct RenewalPace {
+  double renewals_per_s = 0;
+  double server_cores = 0;
+};
+RenewalPace PacedRenewals(int streams, int connections, absl::Duration time, const Subject& server,
+                          const std::vector<grpc::ByteBuffer>& renewals);
+
 grpc::ByteBuffer EncodedSubscribe(const std::string& service);
 grpc::ByteBuffer EncodedChange(const std::string& session_id, uint64_t generation);
 

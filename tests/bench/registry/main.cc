@@ -38,6 +38,9 @@ Scale QuickScale() {
   scale.restarted = 500;
   scale.remembered = 1000;
   scale.idle_subscribers = 20;
+  scale.paced_time = absl::Milliseconds(200);
+  scale.capacity_sessions = 200;
+  scale.capacity_connections = 20;
   scale.growth = {100};
   return scale;
 }

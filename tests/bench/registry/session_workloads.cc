@@ -41,7 +41,6 @@ void OpenSessions(const Scale& scale, const std::string& subject, Report* report
 
 // First at the pace of a TTL of 10 s, then as fast as it goes.
 void Renew(const Scale& scale, const std::string& subject, Report* report) {
-  constexpr double kRenewalsPerSessionAndSecond = 0.3;
   Subject server(subject, {});
   const auto channel = NewChannel(server.address());
   const std::vector<grpc::ByteBuffer> opens =
@@ -55,9 +54,15 @@ void Renew(const Scale& scale, const std::string& subject, Report* report) {
              return true;
            });
 
+  const std::string name = "renew";
+  const RenewalPace paced = PacedRenewals(scale.renewal_streams, scale.renewal_connections,
+                                          scale.renewal_time, server, renewals);
+  report->Add(name, subject, "paced_renewals_per_s", paced.renewals_per_s, "1/s");
+  report->Add(name, subject, "server_cores", paced.server_cores, "cores");
+
   int64_t answered = 0;
-  bool endless = false;
   int64_t sent = 0;
+  bool endless = true;
   Streams* all = nullptr;
   const auto send = [&](int stream) {
     all->Send(stream, renewals[sent++ % static_cast<int64_t>(renewals.size())]);
@@ -71,24 +76,6 @@ void Renew(const Scale& scale, const std::string& subject, Report* report) {
                     if (endless) send(stream);
                   });
   all = &streams;
-
-  const double seconds = absl::ToDoubleSeconds(scale.renewal_time);
-  const double rate = static_cast<double>(scale.sessions) * kRenewalsPerSessionAndSecond;
-  const double cpu = server.CpuSeconds();
-  const double began = NowSeconds();
-  while (NowSeconds() - began < seconds) {
-    const auto due = static_cast<int64_t>((NowSeconds() - began) * rate);
-    while (sent < due) send(static_cast<int>(sent % scale.renewal_streams));
-    streams.RunFor(absl::Milliseconds(2));
-  }
-  if (!streams.RunUntil([&] { return answered == sent; }, kLongest)) Die("renewals got lost");
-  const double paced = NowSeconds() - began;
-  const std::string name = "renew";
-  report->Add(name, subject, "paced_renewals_per_s", static_cast<double>(answered) / paced, "1/s");
-  report->Add(name, subject, "server_cores", (server.CpuSeconds() - cpu) / paced, "cores");
-
-  answered = 0;
-  endless = true;
   const double free_cpu = server.CpuSeconds();
   const double free_began = NowSeconds();
   constexpr int kWindow = 4;

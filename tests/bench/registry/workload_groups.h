@@ -13,6 +13,8 @@ std::vector<Workload> RegisterWorkloads();
 std::vector<Workload> SessionWorkloads();
 std::vector<Workload> SubscriberWorkloads();
 std::vector<Workload> StoreWorkloads();
+std::vector<Workload> RateWorkloads();
+std::vector<Workload> CapacityWorkloads();
 
 }  // namespace failback
 

@@ -40,6 +40,10 @@ struct Scale {
   int64_t restarted = 100000;
   int64_t remembered = 200000;
   int64_t idle_subscribers = 2000;
+  absl::Duration paced_time = absl::Seconds(2);
+  int64_t capacity_sessions = 100000;
+  int capacity_instances_each = 10;
+  int capacity_connections = 2000;
   std::vector<int64_t> growth = {1000, 10000, 100000, 1000000};
 };
 
