@@ -316,7 +316,7 @@ absl::Status AgentDaemon::Claim() {
   dns.timer = timer_.get();
   dns.access = security_.server->access();
   dns.zone = config_.zone();
-  // xds has half of the selectors, and programs that speak the registry's own protocol the rest.
+  // xds has half of the selectors, the front door over HTTP an eighth.
   dns.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
   dns.not_registered = [this](const std::string& name_space, const std::string& service) {
     const std::string end(1, '\0');
@@ -332,7 +332,8 @@ absl::Status AgentDaemon::ClaimHttp() {
   FrontDoors::Sources sources;
   sources.timer = timer_.get();
   sources.security = security_.server.get();
-  sources.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
+  // An eighth: xds has half, DNS a quarter, and programs that speak the registry's protocol the rest.
+  sources.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 8);
   sources.pending = [this](const auto& request) { return service_->Pending(request); };
   sources.retry = [this](const auto& request, auto done) {
     service_->RetryNow(request, std::move(done));
@@ -478,6 +479,7 @@ int Main(int argc, char** argv) {
   };
   if (const auto status = LoadConfiguration(argc, argv, &loader, &config, check)) return *status;
   PrepareProcess(config.log());
+  if (!config.http().listen().empty()) RaiseFileLimit();
   WarnOfWritable("admin.token_file", config.admin().token_file());
   WarnOfWritable("state_dir", config.state_dir());
 

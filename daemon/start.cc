@@ -1,6 +1,7 @@
 #include "daemon/start.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -62,6 +63,13 @@ void PrepareProcess(const config::v1::Log& log) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk to a store or a journal
   InstallLogging(log);
+}
+
+void RaiseFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace failback

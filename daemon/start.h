@@ -65,6 +65,10 @@ int RunDaemon(Daemon* daemon, StopSignals* signals, const ConfigLoader& loader) 
   return 0;
 }
 
+// Takes all the descriptors that the system allows: each client is one, and the usual limit is meant
+// for other programs.
+void RaiseFileLimit();
+
 }  // namespace failback
 
 #endif  // FAILBACK_DAEMON_START_H_

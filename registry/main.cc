@@ -1,7 +1,6 @@
 // failback-registry: the registry itself, over an embedded store or over etcd.
 
 #include <malloc.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -60,14 +59,6 @@ constexpr char kExamples[] =
     "  failback-registry --store memory: --listen 127.0.0.1:0\n"
     "  failback-registry --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/failback\n"
     "  failback-registry --config registry.yaml --validate-config\n";
-
-// Each client is a file; the kernel's usual limit is meant for other programs.
-void RaiseFileLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 // What the process is made of, in the order in which it comes.
 class RegistryDaemon {
