@@ -122,7 +122,10 @@ const Value* Fields::Any(const std::string& name) {
   const auto it = fields_.find(Normalized(name));
   if (it == fields_.end()) return nullptr;
   it->second.asked = true;
-  return IsAbsent(it->second.value) ? nullptr : it->second.value;
+  const Value* const value = it->second.value;
+  // An element of XML without anything in it is an empty text, also where an object is expected.
+  const bool empty = value->kind_case() == Value::kStringValue && value->string_value().empty();
+  return empty || IsAbsent(value) ? nullptr : value;
 }
 
 std::string Fields::Text(const std::string& name) {

@@ -43,7 +43,8 @@ class Fields {
   // no object, or two of its names are the same field.
   static absl::StatusOr<Fields> Of(std::string path, const google::protobuf::Value& value);
 
-  // Each: what an absent field means when it is absent or null. After an error they go on.
+  // Each: what an absent field means when it is absent, null or an empty text. After an error they
+  // go on.
   std::string Text(const std::string& name);
   // Numbers may come as text, which some clients write.
   std::optional<int64_t> Integer(const std::string& name, int64_t least, int64_t most);

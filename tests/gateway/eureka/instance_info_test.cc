@@ -86,6 +86,15 @@ TEST(InstanceInfoTest, XmlIsTheSame) {
   EXPECT_THAT(info.metadata, IsEmpty());
 }
 
+TEST(InstanceInfoTest, EmptyElementsSayNothing) {
+  const auto value = markup::ParseXml(
+      "<instance><hostName>h</hostName><port>80</port><metadata/><leaseInfo/><dataCenterInfo/>"
+      "<homePageUrl/></instance>");
+  ASSERT_TRUE(value.ok()) << value.status();
+  const auto registration = ParseRegistration(*value, "orders", "default");
+  EXPECT_TRUE(registration.ok()) << registration.status();
+}
+
 TEST(InstanceInfoTest, EachStatus_ThereAndBack) {
   for (const Status status :
        {Status::kUp, Status::kDown, Status::kStarting, Status::kOutOfService, Status::kUnknown}) {
