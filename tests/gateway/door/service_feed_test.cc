@@ -180,6 +180,7 @@ TEST_F(ServiceFeedTest, TheLeastAskedForMakesRoomUnlessAClientWaitsForIt) {
   Wait(&refused, {}, "one-too-many");
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(ReasonOf(refused[0].status()), registry::v1::ERROR_REASON_OVERLOADED);
+  feed_->Stop();  // it answers those who wait still, while there is where to
 }
 
 TEST_F(ServiceFeedTest, WhatNobodyAsksForIsNotFollowedAnyMore) {
