@@ -57,7 +57,9 @@ class Parser {
   // After Load has failed.
   absl::Status Error(const std::string& name, const std::string& text) const {
     if (parser_.error == YAML_MEMORY_ERROR) throw std::bad_alloc();
-    size_t line = parser_.problem_mark.line;
+    // libyaml puts the end of a text into a line of its own.
+    const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+    size_t line = std::min(parser_.problem_mark.line, lines);
     if (parser_.error == YAML_READER_ERROR) {  // knows how many bytes, and no line
       const size_t end = std::min(parser_.problem_offset, text.size());
       line = static_cast<size_t>(std::count(text.begin(), text.begin() + end, '\n'));

@@ -54,6 +54,7 @@ TEST(YamlDocumentTest, AnEmptyTextIsNothing) {
 TEST(YamlDocumentTest, ErrorsNameTheLineInOneLine) {
   EXPECT_EQ(ParseError("a: b\n---\nc: d\n"), "f:3: a second document; one is allowed");
   EXPECT_EQ(ParseError("a: b\nc: [d\n"), "f:3: not YAML: did not find expected ',' or ']'");
+  EXPECT_EQ(ParseError("- ["), "f:1: not YAML: did not find expected node content");
   EXPECT_EQ(ParseError("a: b\nc: \xff\n"), "f:2: not YAML: invalid leading UTF-8 octet");
   EXPECT_EQ(ParseError(std::string("a: b\n\0", 6)),
             "f:2: not YAML: control characters are not allowed");
