@@ -4,8 +4,8 @@
 // changes anything else, is refused: the configuration in force stays, the refusal is counted and
 // reported in the agent's status until the file is good again.
 //
-// Services are most of a large configuration, and are seldom read again: they are kept encoded, at
-// a tenth of the memory.
+// Services are most of a large configuration, and are seldom read again: they are kept encoded,
+// which is smaller.
 //
 // Thread safety: Reload and config on one thread; the rest from any.
 
