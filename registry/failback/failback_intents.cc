@@ -113,7 +113,10 @@ absl::Status Machine::StateIntent(LocalSession* session, Intent intent, bool che
       return UnsentCheck(NoSession());
     }
   }
-  if (!same && !record->pending() && (intent.registers || !existed)) {
+  // The same intent again joins the one that is there. A checked one that has to be sent does not:
+  // it has a way back.
+  const bool joins = same && !(check && (record->pending() || lapsed));
+  if (!joins && !record->pending() && (intent.registers || !existed)) {
     absl::Status room = CheckRoom(totals_.pending(), options_.max_pending, "pending operations");
     if (!room.ok()) return room;
   }
@@ -121,8 +124,7 @@ absl::Status Machine::StateIntent(LocalSession* session, Intent intent, bool che
     record->key = std::move(intent.key);
     records_.Add(record->key, record);
   }
-  // The same intent again joins the one that is there.
-  if (!same || (check && record->pending())) {
+  if (!joins) {
     TakeIntent(record, std::move(intent), session, check, existed);
   } else if (record->owner != session || record->owner_generation != owner_generation) {
     SetOwner(record.get(), session, owner_generation);

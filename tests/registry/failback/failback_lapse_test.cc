@@ -229,6 +229,23 @@ TEST_F(FailbackLapseTest, ASessionThatIsLostIsNoLeaseUntilEverythingIsSentAgain)
   EXPECT_THAT(log_, IsEmpty());
 }
 
+TEST_F(FailbackLapseTest, ACheckedIntentHasOneAttemptInTheSessionThatReplacesALostOne) {
+  Start();
+  Register("a");
+  fake_->keep_alives.Answer(SessionUnknown());
+  fake_->opens.Hold();
+  Advance(absl::Seconds(4));
+  const auto checked = RegisterAndWait("a", /*check=*/true);
+  EXPECT_FALSE(checked.done()) << "there is no session";
+  fake_->registers.Answer(absl::UnavailableError("away"));
+  ASSERT_TRUE(fake_->opens.Complete(Opened("session-2")));
+  ASSERT_TRUE(checked.done());
+  EXPECT_EQ(checked.item(), absl::UnavailableError("away"));
+  CheckInvariants();
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Acknowledged(), 1) << "what was there before is sent again";
+}
+
 TEST_F(FailbackLapseTest, ABriefAbsenceIsNoLapse) {
   Start();
   Register("a");
