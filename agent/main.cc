@@ -166,9 +166,8 @@ class AgentDaemon {
         start_time_(start_time),
         services_(std::move(services)),
         security_(std::move(security)),
-        reload_(
-            loader, std::move(config),
-            [this](const AgentConfig& next, auto services) { Apply(next, std::move(services)); }),
+        reload_(loader, std::move(config),
+                [this](const AgentConfig& next, const auto& services) { Apply(next, services); }),
         config_(reload_.config()) {}
 
   // Serves, and carries what it is configured to. An error is of the configuration, and names the
@@ -195,7 +194,7 @@ class AgentDaemon {
                                        : security_.client->times().not_after;
   }
   // Puts what can change live in force.
-  void Apply(const AgentConfig& next, std::vector<StaticServiceSpec> services);
+  void Apply(const AgentConfig& next, const std::vector<StaticServiceSpec>& services);
   void OnEvent(const IntentEvent& event);
 
   const ConfigLoader& loader_;
@@ -407,8 +406,8 @@ void AgentDaemon::StartStaticServices() {
   service_->SetStaticServices(static_services_.get());
 }
 
-void AgentDaemon::Apply(const AgentConfig& next, std::vector<StaticServiceSpec> services) {
-  static_services_->Apply(std::move(services));
+void AgentDaemon::Apply(const AgentConfig& next, const std::vector<StaticServiceSpec>& services) {
+  static_services_->Apply(services);
   InstallLogging(next.log());
   ReturnFreedMemory();
 }

@@ -173,7 +173,7 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
     }
   }
 
-  void Apply(std::vector<StaticServiceSpec> specs) {
+  void Apply(const std::vector<StaticServiceSpec>& specs) {
     // Checkers are destroyed without the lock, as their end waits for their news.
     std::map<std::string, Service> before;
     bool open = options_.claim_earlier || !specs.empty();
@@ -462,10 +462,10 @@ class StaticServiceSet::Core : public std::enable_shared_from_this<Core> {
   StaticServiceSet::CheckCounters retired_ ABSL_GUARDED_BY(mu_);
 };
 
-std::unique_ptr<StaticServiceSet> StaticServiceSet::Start(Options options,
-                                                          std::vector<StaticServiceSpec> specs) {
+std::unique_ptr<StaticServiceSet> StaticServiceSet::Start(
+    Options options, const std::vector<StaticServiceSpec>& specs) {
   auto core = std::make_shared<Core>(std::move(options));
-  core->Apply(std::move(specs));
+  core->Apply(specs);
   return std::unique_ptr<StaticServiceSet>(new StaticServiceSet(std::move(core)));
 }
 
@@ -473,9 +473,7 @@ StaticServiceSet::StaticServiceSet(std::shared_ptr<Core> core) : core_(std::move
 
 StaticServiceSet::~StaticServiceSet() { core_->Stop(); }
 
-void StaticServiceSet::Apply(std::vector<StaticServiceSpec> specs) {
-  core_->Apply(std::move(specs));
-}
+void StaticServiceSet::Apply(const std::vector<StaticServiceSpec>& specs) { core_->Apply(specs); }
 
 absl::StatusOr<agent::v1::CheckState> StaticServiceSet::Report(const ReportHealthRequest& request,
                                                                const MayReport& may_report) {

@@ -52,7 +52,7 @@ class StaticServiceSet {
   };
 
   static std::unique_ptr<StaticServiceSet> Start(Options options,
-                                                 std::vector<StaticServiceSpec> specs);
+                                                 const std::vector<StaticServiceSpec>& specs);
   // Stops the checks. The intents stay: they end with the registry's drain, or its process.
   ~StaticServiceSet();
   StaticServiceSet(const StaticServiceSet&) = delete;
@@ -60,7 +60,7 @@ class StaticServiceSet {
 
   // From now on these are the services. What is gone is unregistered, what has changed is updated
   // without a gap, and checks that are the same go on as they are.
-  void Apply(std::vector<StaticServiceSpec> specs);
+  void Apply(const std::vector<StaticServiceSpec>& specs);
 
   // Whether the caller of Report may speak for an instance. Must not block or call back.
   using MayReport = std::function<bool(const InstanceKey&)>;
