@@ -18,7 +18,8 @@ bool FencingCheck::Holds(const Fence& fence) const {
 
 void FencingCheck::Closed(const std::string& session_id) {
   const auto rank = ranks_.find(session_id);
-  if (rank == ranks_.end()) return;
+  // One that comes late ends nothing of the session that its incarnation has by then.
+  if (rank == ranks_.end() || session_of_[rank->second] != session_id) return;
   for (auto it = fences_.begin(); it != fences_.end();) {
     const Fence& fence = it->second;
     // What was gone before, as the session had expired, has left a fence.

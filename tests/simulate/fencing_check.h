@@ -26,7 +26,10 @@ class FencingCheck final : public Witness {
  public:
   explicit FencingCheck(World* world) : world_(world) {}
 
-  void Opened(const std::string& session_id, uint64_t rank) override { ranks_[session_id] = rank; }
+  void Opened(const std::string& session_id, uint64_t rank) override {
+    ranks_[session_id] = rank;
+    session_of_[rank] = session_id;
+  }
   // This leaves no fences.
   void Closed(const std::string& session_id) override;
   void Written(const std::string& session_id, const std::vector<Asked>& asked,
@@ -48,9 +51,10 @@ class FencingCheck final : public Witness {
   bool Holds(const Fence& fence) const;
 
   World* const world_;
-  std::map<std::string, uint64_t> ranks_;  // by session
-  std::map<std::string, Fence> fences_;    // by canonical key
-  bool complete_ = true;                   // every fence of the store is in fences_
+  std::map<std::string, uint64_t> ranks_;       // by session
+  std::map<uint64_t, std::string> session_of_;  // the last one with that rank
+  std::map<std::string, Fence> fences_;         // by canonical key
+  bool complete_ = true;                        // every fence of the store is in fences_
 };
 
 }  // namespace failback::simulate
