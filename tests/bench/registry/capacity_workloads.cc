@@ -1,4 +1,4 @@
-// One registry with everything of a large fleet in it: what docs/capacity.md is checked against.
+// One registry with everything of a large fleet in it.
 
 #include <cstdint>
 #include <string>
