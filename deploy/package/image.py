@@ -132,7 +132,10 @@ def write_image(layers, version, arch, path):
         "config": config, "layers": blobs, "annotations": labels,
     }, "application/vnd.oci.image.manifest.v1+json")
     tag = version.replace("+", "-")
-    manifest["annotations"] = {"org.opencontainers.image.ref.name": tag}
+    # The whole name as containerd has it is what `ctr images import`, podman and Docker name the image by: pods that ask
+    # for `failback:TAG` find it.
+    manifest["annotations"] = {"org.opencontainers.image.ref.name": tag,
+                               "io.containerd.image.name": "docker.io/library/failback:" + tag}
     manifest["platform"] = {"architecture": arch, "os": "linux"}
     layout.tree.text("index.json", json.dumps({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [manifest]}))

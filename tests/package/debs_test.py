@@ -160,6 +160,10 @@ class DebsTest(unittest.TestCase):
             index = json.load(layout.extractfile("index.json"))
             manifest = json.load(blob(index["manifests"][0]))
             config = json.load(blob(manifest["config"]))
+            # It has one name, whether Docker, podman or containerd loads it.
+            (legacy,) = json.load(layout.extractfile("manifest.json"))
+            self.assertEqual(["docker.io/library/" + name for name in legacy["RepoTags"]],
+                             [index["manifests"][0]["annotations"]["io.containerd.image.name"]])
             files = {}
             for layer in manifest["layers"]:
                 with tarfile.open(fileobj=blob(layer), mode="r:gz") as tar:
