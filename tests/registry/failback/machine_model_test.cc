@@ -195,7 +195,9 @@ class MachineSubject final : public Subject, private EventQueues {
   void Drain(absl::Duration deadline, std::function<void()> done) override {
     Ask(input::Drain{0, deadline}, [done = std::move(done)](Answer) { done(); });
   }
-  std::vector<agent::v1::PendingOperation> Pending() override { return machine_->Pending(Now()); }
+  std::vector<agent::v1::PendingOperation> Pending() override {
+    return machine_->Pending(Now(), PendingRange());
+  }
   std::string CheckInvariants() override { return machine_->CheckInvariants(); }
 
  private:
