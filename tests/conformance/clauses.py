@@ -530,7 +530,7 @@ def a_batch_is_told_at_once(w):
 
 @subscription
 def what_changes_nothing_is_not_told(w):
-    """a commit that changes nothing that is seen is not told"""
+    """a commit that changes nothing that is seen makes no event"""
     stream = w.subscribe()
     stream.snapshot()
     s = w.open()
