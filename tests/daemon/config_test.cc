@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
             "namespace, zone, client_name, incarnation, session_ttl, retry, drain_deadline, "
             "log, allow_remote_plaintext, state_dir, services, limits, admin, socket, tls, "
             "known_tokens_file, policy_file, reload_interval, registry_tls, token_file, xds, dns, "
-            "http, pod"},
+            "http, consul, eureka, pod"},
         BadFile{"retry:\n  backoff:\n    inital: 1s\n",
                 "agent.yaml:3: retry.backoff.inital: unknown key; allowed: initial, multiplier, "
                 "max, jitter"},
