@@ -208,7 +208,9 @@ TEST_F(WatchTest, AClientThatReadsNothingIsServedLittle) {
   writer.join();
   EXPECT_EQ(client.End().code(), absl::StatusCode::kCancelled);
   over = true;
-  const auto last = NewClient()->Subscribe({}, std::make_shared<RecordingListener>());
+  // So that it need not wait for one that never comes.
+  const auto waker = NewClient();
+  const auto last = waker->Subscribe({}, std::make_shared<RecordingListener>());
   pusher.join();
   EXPECT_TRUE(Eventually([&] { return server_->Stats().subscriptions == 0; }));
 }
