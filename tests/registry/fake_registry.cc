@@ -158,6 +158,11 @@ void FakeRegistry::EndSubscriptionsWith(std::optional<absl::Status> status) {
   subscription_end_ = std::move(status);
 }
 
+void FakeRegistry::BeginSubscriptionsWith(SubscribeResponse message) {
+  MutexLock lock(&mu_);
+  subscription_begin_ = std::move(message);
+}
+
 void FakeRegistry::OpenSession(const OpenSessionRequest& request,
                                Callback<OpenSessionResponse> done) {
   opens.Call(request, std::move(done));
@@ -183,12 +188,15 @@ std::unique_ptr<SubscribeStream> FakeRegistry::Subscribe(const SubscribeRequest&
                                                          std::shared_ptr<NotifyListener> listener) {
   auto subscription = std::make_shared<FakeSubscription>(request, std::move(listener));
   std::optional<absl::Status> end;
+  std::optional<SubscribeResponse> begin;
   {
     MutexLock lock(&mu_);
     subscriptions_.push_back(subscription);
     subscribed_.SignalAll();
     end = subscription_end_;
+    begin = subscription_begin_;
   }
+  if (begin.has_value()) subscription->Push(*begin);
   if (end.has_value()) subscription->End(*end);
   return std::make_unique<FakeSubscription::Stream>(std::move(subscription));
 }

@@ -254,6 +254,8 @@ class FakeRegistry : public Registry {
 
   // Ends every Subscribe that comes from now on with `status` at once; nullopt lets them live.
   void EndSubscriptionsWith(std::optional<absl::Status> status);
+  // From now on each Subscribe has this message before it returns.
+  void BeginSubscriptionsWith(SubscribeResponse message);
 
   void OpenSession(const OpenSessionRequest& request, Callback<OpenSessionResponse> done) override;
   void KeepAlive(const KeepAliveRequest& request, Callback<KeepAliveResponse> done) override;
@@ -270,6 +272,7 @@ class FakeRegistry : public Registry {
   mutable CondVar subscribed_;
   std::vector<std::shared_ptr<FakeSubscription>> subscriptions_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> subscription_end_ ABSL_GUARDED_BY(mu_);
+  std::optional<SubscribeResponse> subscription_begin_ ABSL_GUARDED_BY(mu_);
   std::function<void(const absl::Status&)> disconnect_listener_ ABSL_GUARDED_BY(mu_);
 };
 
