@@ -65,9 +65,10 @@ void SetDetail(absl::Status& status, const char* url, const google::protobuf::Me
 
 template <typename Detail>
 std::optional<Detail> GetDetail(const absl::Status& status, const char* url) {
-  auto payload = status.GetPayload(url);
+  const auto payload = status.GetPayload(url);
+  if (!payload.has_value()) return std::nullopt;  // most have none
   Detail detail;
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) return std::nullopt;
+  if (!detail.ParseFromString(std::string(*payload))) return std::nullopt;
   return detail;
 }
 
