@@ -1,18 +1,14 @@
 #include "registry/client/watch_stream.h"
 
+#include <optional>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "registry/model/errors.h"
 #include "registry/rpc/bounded_parse.h"
 #include "registry/rpc/byte_buffers.h"
 
 namespace failback {
-namespace {
-
-// Of one message; a registry takes more.
-constexpr size_t kMaxCommands = 100;
-constexpr size_t kFullBytes = size_t{32} << 10;
-
-}  // namespace
 
 GrpcRegistry::WatchStream::WatchStream(std::shared_ptr<Core> core)
     : core_(std::move(core)), channel_(core_->channels.Pick()), stub_(channel_.channel) {}
@@ -33,11 +29,9 @@ void GrpcRegistry::WatchStream::Start() {
 
 bool GrpcRegistry::WatchStream::Join(const std::shared_ptr<Subscription>& subscription) {
   MutexLock lock(&mu_);
-  if (over_) return false;
-  const Id id = ++last_id_;
-  subscriptions_.emplace(id, subscription);
+  const Id id = flow_.Join(subscription, subscription->request());
+  if (id == 0) return false;
   subscription->Joined(weak_from_this(), id);
-  commands_.push_back(SubscribeCommand(id, subscription->request()));
   Write();
   return true;
 }
@@ -45,13 +39,7 @@ bool GrpcRegistry::WatchStream::Join(const std::shared_ptr<Subscription>& subscr
 void GrpcRegistry::WatchStream::Remove(Id id, bool notify) {
   {
     MutexLock lock(&mu_);
-    if (subscriptions_.erase(id) == 0) return;
-    if (!subscriptions_.empty()) {
-      if (!notify) return;
-      commands_.push_back(UnsubscribeCommand(id));
-      return Write();
-    }
-    over_ = true;
+    if (!flow_.Leave(id, notify)) return Write();
   }
   core_->Drop(this);
   context_.TryCancel();
@@ -60,7 +48,7 @@ void GrpcRegistry::WatchStream::Remove(Id id, bool notify) {
 void GrpcRegistry::WatchStream::Abandon(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
-    over_ = true;
+    flow_.Retire();
     if (reason_.ok()) reason_ = status;
   }
   core_->Drop(this);
@@ -68,23 +56,15 @@ void GrpcRegistry::WatchStream::Abandon(const absl::Status& status) {
 }
 
 void GrpcRegistry::WatchStream::Write() {
-  if (writing_ || unwritable_ || commands_.empty()) return;
-  std::string message;
-  for (size_t count = 0; !commands_.empty() && count < kMaxCommands && message.size() < kFullBytes;
-       ++count) {
-    // One large command goes alone.
-    if (count > 0 && message.size() + commands_.front().size() > kFullBytes) break;
-    message.append(commands_.front());
-    commands_.pop_front();
-  }
-  written_ = ToByteBuffer(std::move(message));
-  writing_ = true;
+  std::optional<std::string> message = flow_.StartWrite();
+  if (!message.has_value()) return;
+  written_ = ToByteBuffer(*std::move(message));
   StartWrite(&written_);
 }
 
 void GrpcRegistry::WatchStream::OnWriteDone(bool ok) {
   MutexLock lock(&mu_);
-  writing_ = false;
+  flow_.EndWrite();
   if (ok) Write();  // if not, the read fails too
 }
 
@@ -92,7 +72,7 @@ void GrpcRegistry::WatchStream::OnReadDone(bool ok) {
   if (!ok) {
     {
       MutexLock lock(&mu_);
-      over_ = unwritable_ = true;
+      flow_.Break();
     }
     core_->Drop(this);
     RemoveHold();
@@ -124,19 +104,18 @@ void GrpcRegistry::WatchStream::Take(const WatchItemView& item) {
 
 std::shared_ptr<GrpcRegistry::Subscription> GrpcRegistry::WatchStream::Find(Id id) {
   MutexLock lock(&mu_);
-  const auto it = subscriptions_.find(id);
-  return it == subscriptions_.end() ? nullptr : it->second;
+  return flow_.Find(id);
 }
 
 void GrpcRegistry::WatchStream::OnDone(const grpc::Status& grpc_status) {
   const std::shared_ptr<WatchStream> self = std::move(self_);
   const absl::Status reported = StatusFromGrpc(grpc_status);
   core_->channels.Report(channel_, reported);
-  absl::flat_hash_map<Id, std::shared_ptr<Subscription>> subscriptions;
+  std::vector<std::shared_ptr<Subscription>> subscriptions;
   absl::Status status;
   {
     MutexLock lock(&mu_);
-    subscriptions.swap(subscriptions_);
+    subscriptions = flow_.TakeAll();
     status = reason_.ok() ? reported : reason_;
   }
   if (status.ok()) status = absl::UnavailableError("the registry has ended the watch stream");
@@ -144,7 +123,7 @@ void GrpcRegistry::WatchStream::OnDone(const grpc::Status& grpc_status) {
     status = absl::UnimplementedError(
         "the registry has no Watch stream: it is older than this program; upgrade it first");
   }
-  for (const auto& [id, subscription] : subscriptions) subscription->End(status);
+  for (const auto& subscription : subscriptions) subscription->End(status);
 }
 
 GrpcRegistry::Subscription::Subscription(std::shared_ptr<Core> core,

@@ -1,8 +1,8 @@
 // The Watch stream of a GrpcRegistry, and the subscriptions on it. Internal to GrpcRegistry.
 //
-// Commands that come while a message is being written share the next one. A message of the registry
-// is read where it is, item by item; the next is read when the listeners have taken this one: slow
-// listeners slow the stream, and the server conflates.
+// What is sent when, and whose an item is, is said by a FollowFlow (registry/client/follow_flow.h). A
+// message of the registry is read where it is, item by item; the next is read when the listeners
+// have taken this one: slow listeners slow the stream, and the server conflates.
 //
 //   while (const auto stream = core->StreamOf<WatchStream>()) {
 //     if (stream->Join(subscription)) break;   // else it takes no more: take another
@@ -15,18 +15,17 @@
 #define FAILBACK_REGISTRY_CLIENT_WATCH_STREAM_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
+#include "registry/client/follow_flow.h"
 #include "registry/client/grpc_core.h"
 #include "registry/model/event_reader.h"
 #include "registry/watch/serial_notifier.h"
@@ -70,13 +69,8 @@ class GrpcRegistry::WatchStream
   grpc::ByteBuffer message_;
 
   Mutex mu_;
-  bool over_ ABSL_GUARDED_BY(mu_) = false;        // it takes no more
-  bool unwritable_ ABSL_GUARDED_BY(mu_) = false;  // it has broken
-  absl::Status reason_ ABSL_GUARDED_BY(mu_);      // why it was abandoned
-  Id last_id_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_map<Id, std::shared_ptr<Subscription>> subscriptions_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::string> commands_ ABSL_GUARDED_BY(mu_);  // as fields of a WatchRequest
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  FollowFlow<Subscription> flow_ ABSL_GUARDED_BY(mu_);
+  absl::Status reason_ ABSL_GUARDED_BY(mu_);  // why it was abandoned
   grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);
 };
 

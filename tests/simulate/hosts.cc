@@ -125,6 +125,7 @@ void RegistryHost::Serve(Registry* registry, Witness* witness) {
   access_ =
       options_.secured ? std::make_shared<AccessControl>(RulesWithout(denied_, *world_)) : nullptr;
   server_ = std::make_shared<WireServer>(&world_->network, process_, registry, witness, access_);
+  server_->Sweep();
 }
 
 void RegistryHost::Kill() {

@@ -54,10 +54,12 @@ void Network::TryOnStream(int index, Way way, std::weak_ptr<Process> to, Work ar
     return wire_.After(Delay(&link), std::move(broken));  // more than TCP repairs
   }
   if (state.open && !state.clogged) {
-    return wire_.After(Delay(&link), [to = std::move(to), arrive = std::move(arrive),
-                                      broken = std::move(broken)]() mutable {
-      Arrive(to, std::move(arrive), broken);
-    });
+    const bool late = link.late > 0 && numbers_.Percent(link.late);
+    const absl::Duration delay =
+        late ? numbers_.Between(absl::ZeroDuration(), link.latest) : Delay(&link);
+    return wire_.After(
+        delay, [to = std::move(to), arrive = std::move(arrive),
+                broken = std::move(broken)]() mutable { Arrive(to, std::move(arrive), broken); });
   }
   if (absl::Nanoseconds(clock_->NowNanos() - since) >= kSilence) return broken();
   wire_.After(absl::Milliseconds(250),

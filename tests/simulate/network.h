@@ -80,6 +80,9 @@ class Network {
   // Both ways have been shut for as long as a connection lives.
   bool IsSilent(int link);
 
+  // Streams end when they are old, as the connection's certificates are.
+  bool streams_age = true;
+
   // Called with what a client cannot read of what a registry has sent in order.
   std::function<void(const std::string& what)> on_protocol_error;
 
@@ -87,8 +90,6 @@ class Network {
   // Of when each message was sent, and on which link.
   uint64_t digest() const { return digest_; }
   int64_t now() const { return clock_->NowNanos(); }
-  // A name for a stream.
-  uint64_t NewName() { return ++last_name_; }
 
  private:
   absl::Duration Delay(Link* link) {
@@ -110,7 +111,6 @@ class Network {
 
   int64_t sent_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325u;
-  uint64_t last_name_ = 0;
 };
 
 }  // namespace failback::simulate

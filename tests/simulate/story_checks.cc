@@ -100,6 +100,7 @@ absl::Duration Story::Bound() const {
 void Story::Heal() {
   world_.Tell("the faults stop");
   faults_over_ = true;
+  world_.network.streams_age = false;
   for (int i = 0; i < world_.network.links(); ++i) world_.network.Heal(i);
   if (etcd_ != nullptr) etcd_->process()->Continue(script_.reads_first);
   for (int i = 0; i < script_.registries; ++i) {

@@ -1,6 +1,8 @@
 // The registry's protocol over the simulated network: what GrpcRegistry and RegistryServer are over
 // gRPC. Requests, answers and events cross as bytes, and are read on the other side as those read
-// them: a batch within its bounds, events in parts, in order and joined, through a conflator.
+// them: a batch within its bounds, events in parts, in order and joined. Subscriptions share a Watch
+// stream, renewals a KeepAlive stream, and some large Registers a RegisterStream; each is one of the
+// product's flows at either end (wire_stream.h).
 //
 //   auto server = std::make_shared<WireServer>(&network, registry_process, store);
 //   WireRegistry client(&network, agent_process, link, [&] { return server; });
@@ -16,11 +18,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
@@ -29,16 +31,15 @@
 #include "registry/security/guarded_registry.h"
 #include "tests/simulate/network.h"
 #include "tests/simulate/process.h"
+#include "tests/simulate/wire_stream.h"
 #include "tests/simulate/witness.h"
 
 namespace failback::simulate {
 
 enum class Method {
   kOpenSession,
-  kKeepAlive,
   kCloseSession,
   kRegister,
-  kRegisterStream,  // results may be left out
   kUnregister,
   kUnsubscribe,
   kList,
@@ -49,14 +50,6 @@ enum class Method {
 struct WireAnswer {
   bool ok = false;
   std::string bytes;
-};
-
-// Where messages of a stream go. Both run on the wire.
-struct StreamSink {
-  int link = 0;
-  std::weak_ptr<Process> client;
-  std::function<void(const std::string& message)> message;
-  std::function<void(const WireAnswer& end)> end;
 };
 
 class WireServer : public std::enable_shared_from_this<WireServer> {
@@ -78,13 +71,16 @@ class WireServer : public std::enable_shared_from_this<WireServer> {
 
   using Reply = std::function<void(const WireAnswer&)>;
   void Call(Method method, int link, const std::string& bytes, const Reply& reply);
-  // `id` names the stream for Cancel.
-  void Subscribe(uint64_t id, const std::string& bytes, StreamSink sink);
-  void Cancel(uint64_t id);
-  size_t streams() const { return streams_.size(); }
+  // A stream begins here.
+  void Open(const std::shared_ptr<WireStream>& stream);
+  // From now on streams that are old, idle or not read are ended.
+  void Sweep();
 
  private:
-  class Stream;
+  class ServedStream;
+  class WatchEnd;
+  class AnswerEnd;
+  void Forget(ServedStream* gone);
   // The registry as the caller may use it; `guarded` outlives the call.
   Registry* For(int link, std::optional<GuardedRegistry>* guarded);
   template <typename Request, typename Response>
@@ -100,7 +96,7 @@ class WireServer : public std::enable_shared_from_this<WireServer> {
   Registry* const registry_;
   Witness* const witness_;
   const std::shared_ptr<AccessControl> access_;
-  std::map<uint64_t, std::shared_ptr<Stream>> streams_;
+  std::vector<std::shared_ptr<ServedStream>> streams_;
 };
 
 class WireRegistry final : public Registry {
@@ -133,10 +129,9 @@ class WireRegistry final : public Registry {
   // How long ago it asked for the session that it has, of a registry that still runs; or for ever.
   std::function<absl::Duration()> SessionAge();
 
-  struct Shared;
+  class Shared;
 
  private:
-  class Handle;
   template <typename Response, typename Request>
   void Ask(Method method, const Request& request, Callback<Response> done);
 
