@@ -125,6 +125,7 @@ void Truth::OnChange(const std::string& service, uint64_t epoch, uint64_t revisi
   }
   const Set before = std::exchange(now_[service], set);
   revisions[revision] = set;
+  sets_[service].emplace_back(world_->now(), set);
   if (world_->traced) {
     world_->Tell(absl::StrCat("    registry: ", service, " = ", TextOf(set), " at ", revision));
   }
@@ -153,6 +154,18 @@ const Set& Truth::Now(std::string_view service) const {
   static const Set none;
   const auto it = now_.find(service);
   return it == now_.end() ? none : it->second;
+}
+
+bool Truth::WasEver(std::string_view service, int64_t since,
+                    absl::FunctionRef<bool(const Set&)> is) const {
+  const auto it = sets_.find(service);
+  if (it != sets_.end()) {
+    for (auto set = it->second.rbegin(); set != it->second.rend(); ++set) {
+      if (is(set->second)) return true;
+      if (set->first <= since) return false;
+    }
+  }
+  return is(Set());  // before the first
 }
 
 const Shown* Truth::Find(std::string_view key) const {

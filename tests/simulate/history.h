@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "registry/registry.h"
 #include "tests/simulate/world.h"
 
@@ -116,6 +117,9 @@ class Truth {
   // The instances of a service at a revision; null when none is known for that epoch.
   const Set* At(const std::string& service, uint64_t epoch, uint64_t revision) const;
   const Set& Now(std::string_view service) const;
+  // Whether it held such a set at any time from `since` on.
+  bool WasEver(std::string_view service, int64_t since,
+               absl::FunctionRef<bool(const Set&)> is) const;
   // Of the instance with this key; null: it is not there.
   const Shown* Find(std::string_view key) const;
   uint64_t epoch() const { return epoch_; }
@@ -135,6 +139,8 @@ class Truth {
   int64_t commits_ = 0;
   mutable ShownInstances instances_;
   std::map<std::string, Set, std::less<>> now_;
+  // Of a service, with when each set began.
+  std::map<std::string, std::vector<std::pair<int64_t, Set>>, std::less<>> sets_;
   // By service and epoch, by revision.
   std::map<std::pair<std::string, uint64_t>, std::map<uint64_t, Set>> history_;
   std::vector<std::unique_ptr<SubscribeStream>> streams_;

@@ -196,7 +196,10 @@ AgentHost::AgentHost(World* world, Options options)
   if (options_.journal) disk_.emplace(options_.seed ^ 0xd15c);
 }
 
-AgentHost::~AgentHost() { registry_.reset(); }
+AgentHost::~AgentHost() {
+  gateways_.reset();
+  registry_.reset();
+}
 
 void AgentHost::Start() {
   ++life_;
@@ -232,6 +235,9 @@ void AgentHost::Start() {
   }
   registry_ = *std::move(registry);
   if (disk_.has_value()) disk_->Fail();
+  if (options_.gateways_to > 0) {
+    gateways_ = std::make_unique<Gateways>(registry_.get(), process_.get(), options_.gateways_to);
+  }
 }
 
 void AgentHost::Kill(Disk disk) {
@@ -240,6 +246,7 @@ void AgentHost::Kill(Disk disk) {
   counter_ = nullptr;
   if (disk_.has_value()) disk_failed_ = disk_->End();
   process_->clock().set_stopped(false);
+  gateways_.reset();
   registry_.reset();
   process_.reset();
   if (!disk_.has_value()) return;
@@ -250,6 +257,7 @@ void AgentHost::Kill(Disk disk) {
 void AgentHost::End() {
   former_calls_ = calls();
   counter_ = nullptr;
+  gateways_.reset();
   registry_.reset();
   process_.reset();
 }

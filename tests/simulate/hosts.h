@@ -22,6 +22,7 @@
 #include "retry/executor.h"
 #include "tests/simulate/etcd/model_client.h"
 #include "tests/simulate/fencing_check.h"
+#include "tests/simulate/gateways.h"
 #include "tests/simulate/history.h"
 #include "tests/simulate/host_disk.h"
 #include "tests/simulate/process.h"
@@ -111,6 +112,7 @@ class AgentHost {
 
   AgentHost(World* world, Options options);
   ~AgentHost();
+    int gateways_to = 0;                 // so many services; 0: it has none
 
   void Start();
   void Kill(Disk disk);
@@ -137,6 +139,8 @@ class AgentHost {
   // Its connection is broken, or the streams on it only, and it knows.
   void Break(bool connection);
   // Calls that it has sent, over all lives.
+  // Null: it has none, or is down.
+  Gateways* gateways() { return gateways_.get(); }
   int64_t calls() const { return former_calls_ + (counter_ ? counter_() : 0); }
   std::string CheckInvariants() const;
   // As WireRegistry::SessionAge.
@@ -165,3 +169,4 @@ class AgentHost {
 }  // namespace failback::simulate
 
 #endif  // FAILBACK_TESTS_SIMULATE_HOSTS_H_
+  std::unique_ptr<Gateways> gateways_;

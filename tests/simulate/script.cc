@@ -121,6 +121,9 @@ Script MakeScript(uint64_t seed, bool large) {
   script.length_ms = large ? 600000 : 30000 + numbers.Pick(60000);
   if (numbers.Percent(25)) script.permanent = 1 + numbers.Pick(4);
   script.permanent_agent = numbers.Pick(script.agents);
+  // Not of `numbers`, from which all that follows is taken.
+  SeededNumbers of_gateways(seed ^ 0x6a7e);
+  if (of_gateways.Percent(30)) script.gateways = of_gateways.Pick(script.agents);
   script.reads_first = numbers.Percent(50);
   script.balanced = numbers.Percent(35);
   // What befalls one agent within moments finds what happens in between.

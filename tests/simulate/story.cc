@@ -50,6 +50,7 @@ Story::Story(const Script& script, bool traced)
     options.seed = numbers.Next();
     options.server = [this, i] { return ServerFor(i); };
     options.on_event = [this, i](const IntentEvent& event) { OnIntent(i, event); };
+    if (script_.gateways == i) options.gateways_to = script_.services;
     options.registry.max_batch = 1 + numbers.Pick(6);
     if (script_.etcd) {
       // What is written at once has room on one lease, beside the session's own key.
@@ -259,6 +260,7 @@ void Story::Tick() {
   CheckWork();
   CheckMemory();
   At(kTick, [this] { Tick(); });
+  CheckGateways();
 }
 
 // As a client library: keeps the session alive, and states all again in a new one.

@@ -133,6 +133,7 @@ class Story {
   void CheckAlways();
   void CheckWork();
   void CheckPresent();
+  void CheckGateways();
   void CheckMemory();
   // Since all was settled and quiet.
   void CheckNothingGrew(int64_t heap_bytes_then);
@@ -143,6 +144,7 @@ class Story {
   };
   Unsettled WhyUnsettled();
   std::string WhyFollowersDisagree();
+  std::string WhyGatewaysDisagree();
   // How long all may take, and how much of it until agent and registry have been compared.
   absl::Duration Bound() const;
   absl::Duration BoundOfAudit() const;
@@ -181,6 +183,7 @@ class Story {
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;
+  int asked_ = 0;  // gateways
   const int64_t heap_before_ = HeapBytes();
   bool restored_ = false;            // the registry's disk, since it was started last
   int64_t registry_since_ = 0;       // its last start

@@ -206,7 +206,8 @@ Story::Unsettled Story::WhyUnsettled() {
     }
   }
   if (!extra.empty()) return {extra, /*missing=*/false};
-  return {WhyFollowersDisagree(), /*missing=*/false};
+  const std::string followers = WhyFollowersDisagree();
+  return {followers.empty() ? WhyGatewaysDisagree() : followers, /*missing=*/false};
 }
 
 std::string Story::WhyFollowersDisagree() {
@@ -225,6 +226,51 @@ std::string Story::WhyFollowersDisagree() {
                         ", and there is ", TextOf(there));
   }
   return "";
+}
+
+std::string Story::WhyGatewaysDisagree() {
+  if (script_.gateways < 0 || IsCutOff(script_.gateways)) return "";
+  Gateways* const gateways = agents_[static_cast<size_t>(script_.gateways)]->gateways();
+  if (gateways == nullptr) return "";
+  for (const Gateways::Way way : Gateways::kWays) {
+    for (int i = 0; i < script_.services; ++i) {
+      const std::string service = Truth::Service(i);
+      const Gateways::Answer answer = gateways->Ask(way, service);
+      const std::set<uint32_t> ports = Gateways::PortsOf(way, truth_.Now(service));
+      if (answer.state != Gateways::Answer::State::kUnknown && answer.ports == ports) continue;
+      return absl::StrCat(
+          Gateways::NameOf(way), " at agent ", script_.gateways, " answers of ", service,
+          answer.state == Gateways::Answer::State::kUnknown
+              ? " that nothing is known"
+              : absl::StrCat(" the ports {", absl::StrJoin(answer.ports, ", "), "}"),
+          ", and they are {", absl::StrJoin(ports, ", "), "}");
+    }
+  }
+  return "";
+}
+
+// What a gateway answers is what the registry has held, and lately, if agent and registry are well.
+void Story::CheckGateways() {
+  if (script_.gateways < 0) return;
+  AgentHost& agent = *agents_[static_cast<size_t>(script_.gateways)];
+  if (!agent.running() || agent.gateways() == nullptr || agent.registry()->draining()) return;
+  const Gateways::Way way = Gateways::kWays[static_cast<size_t>(asked_) % 3];
+  const std::string service = Truth::Service(asked_ / 3 % script_.services);
+  ++asked_;
+  const Gateways::Answer answer = agent.gateways()->Ask(way, service);
+  const auto fail = [&](const std::string& what) {
+    world_.Fail("gateway", absl::StrCat(Gateways::NameOf(way), " at agent ", script_.gateways,
+                                        " answers of ", service, ": ", what));
+  };
+  if (!answer.error.empty()) return fail(answer.error);
+  if (answer.state == Gateways::Answer::State::kUnknown) return;
+  const bool well = IsWellThroughout(script_.gateways) &&
+                    absl::Nanoseconds(world_.now() - registry_well_since_) >= kThroughout;
+  const int64_t since = well ? world_.now() - absl::ToInt64Nanoseconds(kThroughout) : 0;
+  const auto is = [&](const Set& set) { return Gateways::PortsOf(way, set) == answer.ports; };
+  if (truth_.WasEver(service, since, is)) return;
+  fail(absl::StrCat("{", absl::StrJoin(answer.ports, ", "), "}, which the registry has not held",
+                    well ? " lately, and all were well" : ""));
 }
 
 bool Story::IsWellThroughout(int agent) const {
