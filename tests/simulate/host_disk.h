@@ -42,6 +42,8 @@ class HostDisk {
   void Fail();
   // From here on all calls work.
   void Heal();
+  // Some calls fail.
+  bool fails() const { return chance_ > 0; }
   // The disk ends in the middle of one of the next calls: what the process still asks of it fails,
   // until that is killed.
   void EndSoon();

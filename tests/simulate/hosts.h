@@ -74,6 +74,11 @@ class RegistryHost {
   void SetPolicy(const std::map<int, int>& denied);
   std::weak_ptr<WireServer> server() const { return server_; }
   absl::Status CheckInvariants() const;
+  // Its store refuses writes, as its disk has failed one.
+  bool refuses_writes() const {
+    return store_ != nullptr && disk_.has_value() && disk_->fails() &&
+           !store_->Stats().write_status.ok();
+  }
 
  private:
   void StartStore();
@@ -107,12 +112,12 @@ class AgentHost {
     WireRegistry::Server server;
     std::function<void(const IntentEvent&)> on_event;
     FailbackRegistry::Options registry;  // what varies from story to story
+    int gateways_to = 0;                 // so many services; 0: it has none
   };
   enum class Disk { kSame, kEmpty, kOlder };
 
   AgentHost(World* world, Options options);
   ~AgentHost();
-    int gateways_to = 0;                 // so many services; 0: it has none
 
   void Start();
   void Kill(Disk disk);
@@ -134,13 +139,13 @@ class AgentHost {
   int life() const { return life_; }
   int index() const { return options_.index; }
   FailbackRegistry* registry() { return registry_.get(); }
+  // Null: it has none, or is down.
+  Gateways* gateways() { return gateways_.get(); }
   const std::shared_ptr<Process>& process() const { return process_; }
   void SetWall(absl::Duration offset);
   // Its connection is broken, or the streams on it only, and it knows.
   void Break(bool connection);
   // Calls that it has sent, over all lives.
-  // Null: it has none, or is down.
-  Gateways* gateways() { return gateways_.get(); }
   int64_t calls() const { return former_calls_ + (counter_ ? counter_() : 0); }
   std::string CheckInvariants() const;
   // As WireRegistry::SessionAge.
@@ -164,9 +169,9 @@ class AgentHost {
   std::function<absl::Duration()> session_age_;
   std::shared_ptr<Process> process_;
   std::unique_ptr<FailbackRegistry> registry_;
+  std::unique_ptr<Gateways> gateways_;
 };
 
 }  // namespace failback::simulate
 
 #endif  // FAILBACK_TESTS_SIMULATE_HOSTS_H_
-  std::unique_ptr<Gateways> gateways_;

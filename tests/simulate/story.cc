@@ -256,11 +256,14 @@ void Story::Tick() {
     }
   }
   if (!RegistriesAreWell()) NoteOutage();
+  for (const auto& registry : registries_) {
+    if (registry->refuses_writes()) refused_writes_ = world_.now();
+  }
   CheckPresent();
+  CheckGateways();
   CheckWork();
   CheckMemory();
   At(kTick, [this] { Tick(); });
-  CheckGateways();
 }
 
 // As a client library: keeps the session alive, and states all again in a new one.

@@ -189,6 +189,7 @@ class Story {
   int64_t registry_since_ = 0;       // its last start
   int64_t registry_well_since_ = 0;  // and it has not stopped since
   int64_t registry_ill_since_ = -1;  // before that
+  int64_t refused_writes_ = 0;       // when a store was last seen to do so
   bool faults_over_ = false;
 };
 

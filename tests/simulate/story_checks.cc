@@ -285,7 +285,10 @@ void Story::CheckPresent() {
   const absl::Duration outage = absl::Nanoseconds(registry_well_since_ - registry_ill_since_);
   const absl::Duration patience =
       script_.etcd ? kThroughout : std::min(kNotice + 2 * outage, kThroughout);
-  if (absl::Nanoseconds(world_.now() - registry_well_since_) < patience ||
+  // A store that has failed a write refuses all for a second, and asks each agent that meets this
+  // several times in a row to wait longer each time: of thirty one may meet it for 20 s.
+  const int64_t writes_since = std::max(registry_well_since_, refused_writes_);
+  if (absl::Nanoseconds(world_.now() - writes_since) < patience ||
       UsedAny({Act::kAgentCrash, Act::kFleetCrash, Act::kAgentDrain, Act::kCancel})) {
     return;
   }
