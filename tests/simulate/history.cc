@@ -185,7 +185,7 @@ Viewer::Viewer(World* world, const Truth* truth, std::string name, std::string s
 
 void Viewer::Begin(bool resumed, bool anew) {
   ended_ = closed_ = false;
-  fresh_stream_ = true;
+  fresh_stream_ = unsaid_ = true;
   anew_ = anew;
   resumed_ = resumed;
   if (resumed) return;
@@ -211,7 +211,7 @@ void Viewer::OnEvent(const EventPtr& event) {
   const bool same_epoch = known_ && event->epoch() == epoch_;
   // A stream that goes on may begin with a snapshot of a registry that is behind; an agent hides
   // that, if it can know it, and sends nothing old that it has kept.
-  const bool may_be_behind = fresh_stream_ && (!at_agent_ || (anew_ && !event->flags().stale));
+  const bool may_be_behind = at_agent_ ? unsaid_ && anew_ && !event->flags().stale : fresh_stream_;
   if (same_epoch && event->revision() < revision_ && !may_be_behind) {
     return wrong(absl::StrCat("revision ", event->revision(), " after ", revision_));
   }
@@ -220,6 +220,8 @@ void Viewer::OnEvent(const EventPtr& event) {
     return wrong("the same state twice in a row");
   }
   const bool emptied = known_ && !set_.empty() && next.empty() && !event->flags().stale;
+  unsaid_ =
+      unsaid_ && resumed_ && same_epoch && event->flags().stale && event->revision() == revision_;
   fresh_stream_ = false;
   known_ = true;
   stale_ = event->flags().stale;

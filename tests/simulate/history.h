@@ -186,6 +186,7 @@ class Viewer final : public NotifyListener {
   const bool at_agent_;
   bool known_ = false, stale_ = false, held_ = false, ended_ = false, closed_ = false;
   bool fresh_stream_ = true;
+  bool unsaid_ = true;  // nothing has come but that what it has is stale
   bool anew_ = false;
   bool resumed_ = false;  // and there was no snapshot since
   absl::Status end_;
