@@ -19,7 +19,7 @@
 //
 // Invariants:
 //  1. Ids go up, and none is used again.
-//  2. A subscription is found from Join until Leave or TakeAll, and in none but one of these it goes.
+//  2. A subscription is found from Join until Leave or TakeAll.
 //  3. After the last subscription has left no other joins.
 
 #ifndef FAILBACK_REGISTRY_CLIENT_FOLLOW_FLOW_H_
