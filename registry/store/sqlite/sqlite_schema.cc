@@ -15,52 +15,62 @@
 namespace failback {
 namespace {
 
-// Each entry brings a file from the version of its index to the next. Never changed, only added to.
+// The tables of a new file: what kMigrations makes of one of version 1, in a seventh of the time.
+// Columns stay in the order in which they came.
+constexpr char kTables[] = R"sql(
+  CREATE TABLE store (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    store_id TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    next_rank INTEGER NOT NULL,
+    boot_id TEXT NOT NULL,       -- of the machine's start in which it was last opened
+    clean INTEGER NOT NULL,      -- 1: closed in good order
+    durability INTEGER NOT NULL, -- of the last life; 2 full, 1 normal, 0 off
+    writes INTEGER NOT NULL DEFAULT 0,
+    checksum INTEGER NOT NULL DEFAULT 0,
+    row_sum INTEGER
+  );
+  CREATE TABLE incarnations (
+    rank INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    client_name TEXT NOT NULL,
+    last_seen_ms INTEGER NOT NULL,
+    checksum INTEGER NOT NULL DEFAULT 0,
+    owner TEXT NOT NULL DEFAULT ''
+  );
+  CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    rank INTEGER NOT NULL,
+    ttl_ms INTEGER NOT NULL,
+    ends_with_stream INTEGER NOT NULL,
+    checksum INTEGER NOT NULL DEFAULT 0
+  );
+  CREATE TABLE records (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL,          -- namespace NUL service NUL instance_id
+    instance BLOB,              -- a serialized ServiceInstance; NULL: only the fence is left
+    fence_rank INTEGER NOT NULL,
+    fence_generation INTEGER NOT NULL,
+    fence_digest INTEGER NOT NULL,
+    fence_registers INTEGER NOT NULL,
+    owner_rank INTEGER NOT NULL,
+    session INTEGER NOT NULL,
+    persistent INTEGER NOT NULL,
+    retention_ms INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    modify_revision INTEGER NOT NULL,
+    create_ms INTEGER NOT NULL,
+    modify_ms INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    offline BLOB
+  );
+)sql";
+
+// Each entry brings a file from the version of its index, and one, to the next. Never changed, only
+// added to; kTables likewise.
 constexpr const char* kMigrations[] = {
-    // 0 -> 1: a new file.
-    R"sql(
-      CREATE TABLE store (
-        id INTEGER PRIMARY KEY CHECK (id = 1),
-        store_id TEXT NOT NULL,
-        epoch INTEGER NOT NULL,
-        revision INTEGER NOT NULL,
-        next_rank INTEGER NOT NULL,
-        boot_id TEXT NOT NULL,      -- of the machine's start in which it was last opened
-        clean INTEGER NOT NULL,     -- 1: closed in good order
-        durability INTEGER NOT NULL -- of the last life; 2 full, 1 normal, 0 off
-      );
-      CREATE TABLE incarnations (
-        rank INTEGER PRIMARY KEY,
-        name TEXT NOT NULL,
-        client_name TEXT NOT NULL,
-        last_seen_ms INTEGER NOT NULL
-      );
-      CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        session_id TEXT NOT NULL,
-        rank INTEGER NOT NULL,
-        ttl_ms INTEGER NOT NULL,
-        ends_with_stream INTEGER NOT NULL
-      );
-      CREATE TABLE records (
-        id INTEGER PRIMARY KEY,
-        key BLOB NOT NULL,          -- namespace NUL service NUL instance_id
-        instance BLOB,              -- a serialized ServiceInstance; NULL: only the fence is left
-        fence_rank INTEGER NOT NULL,
-        fence_generation INTEGER NOT NULL,
-        fence_digest INTEGER NOT NULL,
-        fence_registers INTEGER NOT NULL,
-        owner_rank INTEGER NOT NULL,
-        session INTEGER NOT NULL,
-        persistent INTEGER NOT NULL,
-        retention_ms INTEGER NOT NULL,
-        create_revision INTEGER NOT NULL,
-        modify_revision INTEGER NOT NULL,
-        create_ms INTEGER NOT NULL,
-        modify_ms INTEGER NOT NULL,
-        checksum INTEGER NOT NULL
-      );
-    )sql",
     // 1 -> 2: how many groups were written, to be compared with the mark.
     "ALTER TABLE store ADD COLUMN writes INTEGER NOT NULL DEFAULT 0",
     // 2 -> 3: an operator's mark, a serialized OfflineMark.
@@ -79,7 +89,7 @@ constexpr const char* kMigrations[] = {
     // 6 -> 7: the sum of all rows, put there by SealRows, in place of the count of sessions.
     "ALTER TABLE store RENAME COLUMN sessions TO row_sum",
 };
-static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion);
+static_assert(sizeof(kMigrations) / sizeof(kMigrations[0]) == kStoreSchemaVersion - 1);
 
 // From here on every row has a checksum, and not only records.
 constexpr int kFirstSealedVersion = 4;
@@ -325,10 +335,11 @@ absl::StatusOr<int> StoreSchemaVersion(SqliteDatabase& db) {
 absl::Status MigrateStore(SqliteDatabase& db, int from, const StoreHead& head) {
   if (from == kStoreSchemaVersion) return absl::OkStatus();
   return db.InTransaction([&]() -> absl::Status {
-    for (int version = from; version < kStoreSchemaVersion; ++version) {
-      if (auto status = db.Execute(kMigrations[version]); !status.ok()) return status;
+    for (int version = from; version > 0 && version < kStoreSchemaVersion; ++version) {
+      if (auto status = db.Execute(kMigrations[version - 1]); !status.ok()) return status;
     }
     if (from == 0) {
+      if (auto status = db.Execute(kTables); !status.ok()) return status;
       StoreHead empty = head;
       empty.row_sum = 0;
       if (auto status = WriteStoreHead(db, empty); !status.ok()) return status;

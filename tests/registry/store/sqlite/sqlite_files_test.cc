@@ -537,6 +537,29 @@ TEST_P(OlderSchemaTest, IsMigratedWithAllThatItHolds) {
   EXPECT_EQ(again->epoch(), epoch);
 }
 
+// What rows are written to by their places.
+std::vector<std::string> ColumnsOf(const std::string& path) {
+  auto db = SqliteDatabase::Open(path, SqliteDatabase::Mode::kReadWrite).value();
+  auto select = db->Prepare(
+                      "SELECT t.name, c.cid, c.name, c.type, c.\"notnull\", c.dflt_value, c.pk"
+                      " FROM sqlite_master t, pragma_table_info(t.name) c ORDER BY 1, 2")
+                    .value();
+  std::vector<std::string> columns;
+  while (select->Step() == SQLITE_ROW) {
+    std::string& column = columns.emplace_back();
+    for (int i = 0; i < 7; ++i) column.append(select->Bytes(i)).append(" ");
+  }
+  return columns;
+}
+
+TEST_P(OlderSchemaTest, HasTheColumnsOfANewFile) {
+  StoreHarness(On(path_)).Close();
+  const std::string made = folder_.File("new.db");
+  StoreHarness(On(made)).Close();
+  EXPECT_EQ(ColumnsOf(path_), ColumnsOf(made));
+  EXPECT_EQ(ColumnsOf(made).size(), 40u);
+}
+
 TEST_P(OlderSchemaTest, MigratedRowsAreSealed) {
   StoreHarness(On(path_)).Close();
   for (const char* table : {"sessions", "incarnations", "store"}) {
