@@ -25,34 +25,35 @@ absl::Time SimulatedClock::WallNow() const {
 
 void SimulatedClock::Attach(const std::shared_ptr<ClockDriven>& driven) {
   MutexLock lock(&mu_);
-  DrivenList more = *driven_;
-  more.push_back(driven);
-  driven_ = std::make_shared<const DrivenList>(std::move(more));
+  AttachedList more = *attached_;
+  more.push_back(std::make_shared<Attached>(Attached{driven, std::nullopt}));
+  attached_ = std::make_shared<const AttachedList>(std::move(more));
 }
 
 void SimulatedClock::Detach(const ClockDriven* driven) {
   MutexLock lock(&mu_);
-  DrivenList fewer;
-  std::copy_if(driven_->begin(), driven_->end(), std::back_inserter(fewer),
-               [&](const auto& each) { return each.get() != driven; });
-  driven_ = std::make_shared<const DrivenList>(std::move(fewer));
+  AttachedList fewer;
+  std::copy_if(attached_->begin(), attached_->end(), std::back_inserter(fewer),
+               [&](const auto& each) { return each->driven.get() != driven; });
+  attached_ = std::make_shared<const AttachedList>(std::move(fewer));
 }
 
 std::shared_ptr<ClockDriven> SimulatedClock::Earliest(int64_t* due_nanos) {
-  std::shared_ptr<const DrivenList> driven;
+  std::shared_ptr<const AttachedList> attached;
   {
     MutexLock lock(&mu_);
-    driven = driven_;
+    attached = attached_;
   }
-  const std::shared_ptr<ClockDriven>* earliest = nullptr;
-  for (const std::shared_ptr<ClockDriven>& candidate : *driven) {
-    const std::optional<int64_t> due = candidate->NextDueNanos();
+  const Attached* earliest = nullptr;
+  for (const std::shared_ptr<Attached>& candidate : *attached) {
+    if (candidate->driven->TakeSooner()) candidate->due_nanos = candidate->driven->NextDueNanos();
+    const std::optional<int64_t>& due = candidate->due_nanos;
     if (due.has_value() && (earliest == nullptr || *due < *due_nanos)) {
-      earliest = &candidate;
+      earliest = candidate.get();
       *due_nanos = *due;
     }
   }
-  return earliest == nullptr ? nullptr : *earliest;
+  return earliest == nullptr ? nullptr : earliest->driven;
 }
 
 void SimulatedClock::Advance(absl::Duration duration) {

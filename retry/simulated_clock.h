@@ -16,7 +16,8 @@
 //   * A task may add, cancel and reschedule; what it adds within the advance runs within it.
 //   * Advance from inside a task is a programming error.
 //
-// Thread safety: NowNanos and WallNow from any thread. Advance one thread at a time.
+// Thread safety: NowNanos, WallNow, Attach and Detach from any thread. What moves time or asks for
+// the next deadline, one thread at a time.
 
 #ifndef FAILBACK_RETRY_SIMULATED_CLOCK_H_
 #define FAILBACK_RETRY_SIMULATED_CLOCK_H_
@@ -62,18 +63,24 @@ class SimulatedClock final : public Clock {
   std::optional<int64_t> NextDeadlineNanos();
 
  private:
+  // A timer, and when it is due as far as it has said. It is asked again when it may be sooner.
+  struct Attached {
+    const std::shared_ptr<ClockDriven> driven;
+    std::optional<int64_t> due_nanos;  // of who advances
+  };
+  using AttachedList = std::vector<std::shared_ptr<Attached>>;
+
   // The timer to run next, with the time to run it at.
   std::shared_ptr<ClockDriven> Earliest(int64_t* due_nanos);
 
   const int64_t start_nanos_;
   const absl::Time wall_start_;
   std::atomic<int64_t> now_;
-  using DrivenList = std::vector<std::shared_ptr<ClockDriven>>;
 
   Mutex mu_;
   // Never changed, but replaced: each step looks at all of them.
-  std::shared_ptr<const DrivenList> driven_ ABSL_GUARDED_BY(mu_) =
-      std::make_shared<const DrivenList>();
+  std::shared_ptr<const AttachedList> attached_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<const AttachedList>();
 };
 
 }  // namespace failback

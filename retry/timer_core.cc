@@ -104,6 +104,7 @@ void Core::MakeWheel(Shard* shard) const {
   wheel_options.ticks_per_wheel = options.ticks_per_wheel;
   wheel_options.keep_insertion_order = options.clock->DrivesTimers();
   wheel_options.first_generation = shard->first_generation;
+  wheel_options.small = options.clock->DrivesTimers();
   shard->wheel.emplace(wheel_options, &shard->slab);
   shard->wheel->Advance(NowTick());
 }
@@ -208,6 +209,7 @@ int64_t Core::RunDueTasks(int64_t max_tasks) {
       shards[i]->wheel->PopDue(now, &budget);  // pops nothing, moves on
     }
   }
+  sooner = true;
   int64_t ran = 0;
   while (ran < max_tasks) {
     // The shard with the earliest event goes on until another has an earlier one.
@@ -286,6 +288,7 @@ void Core::Drive() {
 }
 
 void Core::Wake() {
+  sooner = true;
   if (!has_thread) return;
   {
     MutexLock lock(&mu);

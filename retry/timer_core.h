@@ -168,6 +168,9 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
 
   // ClockDriven.
   std::optional<int64_t> NextDueNanos() override;
+  bool TakeSooner() override {
+    return sooner.load(std::memory_order_relaxed) && sooner.exchange(false);
+  }
   int64_t RunDue() override { return RunDueTasks(std::numeric_limits<int64_t>::max()); }
 
   absl::Status StartDriver();
@@ -194,6 +197,7 @@ struct Core final : public ClockDriven, public std::enable_shared_from_this<Core
   std::atomic<int64_t> credits_taken{0};  // counted if there is a bound
   std::atomic<bool> driver_started{false};
   std::atomic<bool> stopping{false};
+  std::atomic<bool> sooner{true};  // see ClockDriven; set when a shard's wake_tick goes down
 
   Mutex stop_mu;  // one Stop at a time
   bool stop_done ABSL_GUARDED_BY(stop_mu) = false;

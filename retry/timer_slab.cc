@@ -26,7 +26,18 @@ bool TimerSlab::Grow() {
   return true;
 }
 
-void TimerSlab::Clear() {
+void TimerSlab::Clear(uint32_t used) {
+  if (used <= kFew) {
+    for (uint32_t index = 0; index < used; ++index) {
+      TimerEntry* const entry = At(index);
+      entry->next = entry->prev = 0;
+      entry->set_deadline(0);
+      entry->set_claim(0, 0);
+      entry->order = 0;
+      entry->state = TimerEntry::State::kFree;
+    }
+    return;
+  }
   for (uint32_t index = 0; index < room_; index += kChunkEntries) {
     madvise(chunks_[index / kChunkEntries], kChunkBytes, MADV_DONTNEED);
   }

@@ -163,13 +163,16 @@ class TimerSlab {
   uint32_t room() const { return room_; }
   // Adds a chunk of them, all zero; false: there is no memory.
   bool Grow();
-  // Gives the memory back to the system. All entries are zero again, and stay where they are.
-  void Clear();
+  // All entries are zero again, but for what no one looks at before it is written, and stay where
+  // they are. Their memory goes back to the system, unless only the first `used` were used and these
+  // are few.
+  void Clear(uint32_t used);
 
  private:
   static constexpr uint32_t kChunkBits = 15;
   static constexpr uint32_t kChunkEntries = 1 << kChunkBits;
   static constexpr size_t kChunkBytes = kChunkEntries * sizeof(TimerEntry);  // a huge page
+  static constexpr uint32_t kFew = 256;
 
   uint32_t room_ = 0;
   TimerEntry* chunks_[kMaxEntries / kChunkEntries] = {};

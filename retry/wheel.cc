@@ -17,13 +17,15 @@ Wheel::Wheel(const Options& options, TimerSlab* slab)
     : level0_bits_(Level0Bits(options.ticks_per_wheel)),
       level0_mask_((Tick{1} << level0_bits_) - 1),
       level0_room_(std::max<uint32_t>(1u << level0_bits_, 64)),
+      lane_bits_(options.small ? 0 : 4),
+      lane_mask_((1u << lane_bits_) - 1),
       keep_insertion_order_(options.keep_insertion_order),
       first_generation_(std::max<uint32_t>(options.first_generation, 1)),
       own_slab_(slab == nullptr ? std::make_unique<TimerSlab>() : nullptr),
       slab_(slab == nullptr ? own_slab_.get() : slab) {
   const uint32_t slots = level0_room_ + (levels() - 1) * kLevelSlots;
   // calloc: pages of slots that are never used cost nothing.
-  heads_.reset(static_cast<uint32_t*>(std::calloc(slots * kLanes, sizeof(uint32_t))));
+  heads_.reset(static_cast<uint32_t*>(std::calloc(slots * lanes(), sizeof(uint32_t))));
   if (heads_ == nullptr) throw std::bad_alloc();
   occupied_.resize(slots / 64);
   due_.reserve(kDueBuffer);
@@ -34,7 +36,7 @@ Wheel::~Wheel() {
     TimerEntry* const entry = slab_->At(index);
     if (entry->state != State::kFree) entry->task().~TimerTask();
   }
-  if (own_slab_ == nullptr) slab_->Clear();
+  if (own_slab_ == nullptr) slab_->Clear(used_);
 }
 
 uint32_t Wheel::NextGeneration() const {
@@ -86,11 +88,12 @@ void Wheel::MoveTo(Tick event) {
 // way while others are dealt with, and hands them to `each`.
 template <typename Each>
 void Wheel::Drain(uint32_t slot, size_t max, Each each) {
-  uint32_t* const heads = &heads_[slot * kLanes];
+  uint32_t* const heads = &heads_[LaneOf(slot)];
+  const uint32_t lanes = this->lanes();
   size_t taken = 0;
   for (bool more = true; more && taken < max;) {
     more = false;
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
       const uint32_t index = heads[lane];
       if (index == 0) continue;
       TimerEntry* const entry = slab_->At(index);
@@ -101,8 +104,8 @@ void Wheel::Drain(uint32_t slot, size_t max, Each each) {
       each(index, entry);
     }
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    slab_->At(heads[lane])->prev = kHead | (slot * kLanes + lane);
+  for (uint32_t lane = 0; lane < lanes; ++lane) {
+    slab_->At(heads[lane])->prev = kHead | (LaneOf(slot) + lane);
   }
 }
 
@@ -124,7 +127,7 @@ void Wheel::FillDue(int* budget) {
   next_due_ = 0;
   const uint32_t slot = SlotAt(0, now_);
   if (IsEmpty(slot)) return;
-  Drain(slot, keep_insertion_order_ ? SIZE_MAX : kDueBuffer - kLanes + 1,
+  Drain(slot, keep_insertion_order_ ? SIZE_MAX : kDueBuffer - lanes() + 1,
         [&](uint32_t index, TimerEntry* entry) {
           if (ABSL_PREDICT_FALSE(!entry->Settle())) {  // its canceller's
             --*budget;
@@ -214,9 +217,9 @@ std::string Wheel::CheckInvariants() const {
         return absl::StrCat("level ", level, ": entries in slot ", slot, ", present is ", present);
       }
       const Tick opens = BaseOf(level) | (Tick{slot - FirstSlotOf(level)} << ShiftOf(level));
-      for (int lane = 0; lane < kLanes; ++lane) {
-        uint32_t prev = kHead | (slot * kLanes + lane);
-        for (uint32_t index = heads_[slot * kLanes + lane]; index != 0;
+      for (uint32_t lane = 0; lane < lanes(); ++lane) {
+        uint32_t prev = kHead | (LaneOf(slot) + lane);
+        for (uint32_t index = heads_[LaneOf(slot) + lane]; index != 0;
              index = slab_->At(index)->next) {
           const TimerEntry* const entry = slab_->At(index);
           if (index >= used_ || seen[index]++) return absl::StrCat("entry ", index, " twice");

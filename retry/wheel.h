@@ -22,8 +22,9 @@
 // What makes it fast:
 //   * An entry is one cache line of 64 bytes: 32 of links, deadline and state, and its task in
 //     the other 32. Entries live in a TimerSlab, never move, and are linked by 32-bit index.
-//   * A slot is kLanes lists that are walked in turn, so that the memory of kLanes entries is
-//     fetched at once. This is why the order within a tick is unspecified.
+//   * A slot is `lanes` lists that are walked in turn, so that the memory of so many entries is
+//     fetched at once. This is why the order within a tick is unspecified. A small wheel, whose
+//     entries are in the cache anyway, has one: its slots take 9 KB and not 147 KB.
 //   * Reschedule to a later deadline only writes it down; the entry moves when its old slot
 //     opens. Renewing a lease touches one cache line, and needs no lock (TimerEntry::PutOff).
 //   * Bits of slots that a cancel has emptied are cleared when they are next read.
@@ -92,6 +93,7 @@ class Wheel {
     int ticks_per_wheel = 512;          // slots of level 0; rounded up to a power of two
     bool keep_insertion_order = false;  // within one tick; costs a sort for each tick
     uint32_t first_generation = 1;      // Ids below it are none of this wheel's
+    bool small = false;                 // thousands of entries rather than millions: one lane
   };
 
   // Names an entry. A generation is used once for an index, so a stale Id never matches.
@@ -171,7 +173,7 @@ class Wheel {
   std::string CheckInvariants() const;
 
  private:
-  static constexpr int kLanes = 16;
+  static constexpr uint32_t kLanes = 16;  // of a wheel that is not small
   static constexpr int kLevelBits = 8;
   static constexpr uint32_t kLevelSlots = 1 << kLevelBits;
   static constexpr int kTickBits = 63;                  // deadlines go up to kNever, inclusive
@@ -213,9 +215,13 @@ class Wheel {
            ((deadline >> (level0_bits_ + above * kLevelBits)) & (kLevelSlots - 1));
   }
 
+  uint32_t lanes() const { return lane_mask_ + 1; }
+  // Of a slot, the first.
+  uint32_t LaneOf(uint32_t slot) const { return slot << lane_bits_; }
   bool IsEmpty(uint32_t slot) const {
+    if (lane_bits_ == 0) return heads_[slot] == 0;
     uint32_t any = 0;
-    for (int lane = 0; lane < kLanes; ++lane) any |= heads_[slot * kLanes + lane];
+    for (uint32_t lane = 0; lane < kLanes; ++lane) any |= heads_[slot * kLanes + lane];
     return any == 0;
   }
 
@@ -226,7 +232,7 @@ class Wheel {
   // Puts the entry into the slot of its deadline.
   void Link(uint32_t index, TimerEntry* entry) {
     const uint32_t slot = SlotFor(entry->linked_deadline());
-    const uint32_t lane = slot * kLanes + index % kLanes;
+    const uint32_t lane = LaneOf(slot) + (index & lane_mask_);
     const uint32_t first = heads_[lane];
     entry->next = first;
     entry->prev = kHead | lane;
@@ -286,6 +292,8 @@ class Wheel {
   const int level0_bits_;
   const Tick level0_mask_;
   const uint32_t level0_room_;  // slots set aside for level 0: a multiple of 64
+  const int lane_bits_;
+  const uint32_t lane_mask_;
   const bool keep_insertion_order_;
   const uint32_t first_generation_;
   const std::unique_ptr<TimerSlab> own_slab_;
@@ -299,7 +307,7 @@ class Wheel {
   struct FreeDeleter {
     void operator()(void* memory) const { std::free(memory); }
   };
-  std::unique_ptr<uint32_t[], FreeDeleter> heads_;  // kLanes for each slot; 0: empty
+  std::unique_ptr<uint32_t[], FreeDeleter> heads_;  // lanes() for each slot; 0: empty
   std::vector<uint64_t> occupied_;                  // a bit for each slot; may be set in vain
 
   // What Reclaim has taken from CancelledEntries and not freed yet.

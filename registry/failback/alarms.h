@@ -110,6 +110,7 @@ class Alarms {
   static Wheel::Options WheelOptions() {
     Wheel::Options options;
     options.keep_insertion_order = true;
+    options.small = true;
     return options;
   }
   static int64_t DueAt(int64_t now_nanos, int64_t delay_nanos) {

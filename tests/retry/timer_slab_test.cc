@@ -22,9 +22,32 @@ TEST(TimerSlabTest, EntriesStayWhereTheyAreAndAreZeroAfterClear) {
   EXPECT_EQ(slab.At(first_room - 1), entry);
   EXPECT_EQ(slab.AddressOf(first_room - 1), reinterpret_cast<uintptr_t>(entry));
   EXPECT_EQ(slab.At(first_room)->generation(), 0u);
-  slab.Clear();
+  slab.Clear(2 * first_room);
   EXPECT_EQ(slab.At(first_room - 1), entry);
   EXPECT_EQ(entry->generation(), 0u) << "and may still be looked at";
+}
+
+TEST(TimerSlabTest, FewThatWereUsedAreZeroAfterClear) {
+  TimerSlab slab;
+  ASSERT_TRUE(slab.Grow());
+  for (uint32_t index = 0; index < 5; ++index) {
+    TimerEntry* const entry = slab.At(index);
+    entry->next = entry->prev = index;
+    entry->order = 9;
+    entry->state = TimerEntry::State::kPopped;
+    entry->set_deadline(1000);
+    entry->set_claim(7, 3);
+  }
+  slab.Clear(5);
+  for (uint32_t index = 0; index < 5; ++index) {
+    const TimerEntry* const entry = slab.At(index);
+    EXPECT_EQ(entry->claim.load(), 0u);
+    EXPECT_EQ(entry->linked_deadline(), 0u);
+    EXPECT_EQ(entry->next, 0u);
+    EXPECT_EQ(entry->prev, 0u);
+    EXPECT_EQ(entry->order, 0u);
+    EXPECT_EQ(entry->state, TimerEntry::State::kFree);
+  }
 }
 
 // Deadline and claim are two words. Were an entry put off between the writes of the two, it would

@@ -105,6 +105,7 @@ class WheelPlayer {
   Wheel::Options MakeOptions() {
     Wheel::Options options;
     options.keep_insertion_order = ordered_;
+    options.small = ordered_;
     options.ticks_per_wheel = 1 << bytes_.Next() % 11;
     options.first_generation = bytes_.Next() & 1 ? 1 : UINT32_MAX - 2;  // nodes that wear out
     return options;

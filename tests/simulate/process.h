@@ -58,10 +58,15 @@ class ProcessClock final : public Clock {
       return *stopped_ ? std::nullopt : driven_->NextDueNanos();
     }
     int64_t RunDue() override { return *stopped_ ? 0 : driven_->RunDue(); }
+    bool TakeSooner() override {
+      const bool turned = std::exchange(was_stopped_, *stopped_) != *stopped_;
+      return driven_->TakeSooner() || turned;
+    }
 
    private:
     const std::shared_ptr<ClockDriven> driven_;
     const bool* const stopped_;
+    bool was_stopped_ = false;
   };
 
   SimulatedClock* const world_;
