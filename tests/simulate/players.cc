@@ -145,6 +145,7 @@ void MakeWhatIsMadeOnce(bool large) {
     } while (script.etcd != etcd || (!etcd && !(script.sqlite && script.journals[0])));
     script.secured = true;
     script.permanent = 0;
+    script.gateways = 0;
     script.operations.erase(std::remove_if(script.operations.begin(), script.operations.end(),
                                            [](const Operation& operation) {
                                              return operation.act > Act::kUnsubscribe;

@@ -22,6 +22,7 @@ constexpr size_t kBlock = size_t{64} << 10;
 constexpr size_t kBlocks = kRegion / kBlock;
 constexpr size_t kLargePage = size_t{2} << 20;
 constexpr size_t kBlocksOfPage = kLargePage / kBlock;
+constexpr size_t kSparse = (size_t{1} << 20) / kBlock;
 
 // Sizes up to 128 go in steps of 16, then there are four for each power of two, up to a block's half.
 constexpr size_t kSmallClasses = 8;
@@ -47,8 +48,10 @@ struct Piece {
 // All of it zero before the first call, which comes before any constructor has run.
 struct Heap {
   char* region;
-  size_t next_block;     // none is in use from here on
+  size_t next_block;     // none is in use from here on, up to those of sparse pieces
   size_t touched_block;  // none was ever
+  size_t sparse_block;   // where those begin, which are taken from the end of the region
+  size_t touched_sparse;
   int64_t bytes;
   bool fresh;  // the last piece that was taken was never used before
   static constexpr size_t kLists = 64;
@@ -83,7 +86,8 @@ size_t SizeOf(const void* piece) {
                                    : kSizes.of[heap.class_of[block]];
 }
 
-// `align`: a number of blocks.
+// `align`: a number of blocks. A piece of a megabyte or more is of one that uses little of it and gives
+// pages back (retry/timer_slab.h). They are apart from the others, whose pages stay.
 char* NewBlocks(size_t count, size_t align) {
   if (heap.region == nullptr) {
     void* const region = mmap(nullptr, kRegion + kLargePage, PROT_READ | PROT_WRITE,
@@ -91,9 +95,17 @@ char* NewBlocks(size_t count, size_t align) {
     if (region == MAP_FAILED) std::abort();
     const auto begin = reinterpret_cast<uintptr_t>(region);
     heap.region = static_cast<char*>(region) + (kLargePage - begin % kLargePage) % kLargePage;
+    heap.sparse_block = heap.touched_sparse = kBlocks;
+  }
+  if (count >= kSparse) {
+    if (heap.sparse_block < heap.next_block + count + align) return nullptr;
+    heap.sparse_block = (heap.sparse_block - count) / align * align;
+    heap.fresh = heap.sparse_block + count <= heap.touched_sparse;
+    heap.touched_sparse = std::min(heap.touched_sparse, heap.sparse_block);
+    return heap.region + heap.sparse_block * kBlock;
   }
   heap.next_block = (heap.next_block + align - 1) / align * align;
-  if (heap.next_block + count > kBlocks) return nullptr;
+  if (heap.next_block + count > heap.sparse_block) return nullptr;
   char* const blocks = heap.region + heap.next_block * kBlock;
   heap.fresh = heap.next_block >= heap.touched_block;
   heap.next_block += count;
@@ -179,6 +191,8 @@ HeapMark::HeapMark() {
   // A page of its own: in a child process the one before is its parent's.
   heap.next_block = (heap.next_block + kBlocksOfPage - 1) / kBlocksOfPage * kBlocksOfPage;
   block_ = heap.next_block;
+  heap.sparse_block = heap.sparse_block / kBlocksOfPage * kBlocksOfPage;
+  sparse_block_ = heap.sparse_block;
   bytes_ = heap.bytes;
 }
 
@@ -187,6 +201,7 @@ bool HeapMark::reached() const { return heap.bytes == bytes_; }
 void HeapMark::GoBack() const {
   heap.at_hand = {};
   heap.next_block = block_;
+  heap.sparse_block = sparse_block_;
 }
 
 }  // namespace failback::simulate

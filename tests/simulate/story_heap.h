@@ -38,6 +38,7 @@ class HeapMark {
  private:
   int64_t bytes_;
   uint64_t block_;
+  uint64_t sparse_block_;
 };
 
 }  // namespace failback::simulate
