@@ -3,8 +3,8 @@
 # of docs/testing.md; and all of them fit together, as ./dev simulate --mutants plants them.
 set -euo pipefail
 failed=0
-cp -RL registry "$TEST_TMPDIR"
-chmod -R u+w "$TEST_TMPDIR/registry"
+cp -RL registry gateway "$TEST_TMPDIR"
+chmod -R u+w "$TEST_TMPDIR"/{registry,gateway}
 for patch in tests/simulate/mutants/*.patch; do
   name=$(basename "$patch" .patch)
   patch -p1 --fuzz=0 --dry-run --follow-symlinks --silent <"$patch" ||
