@@ -153,7 +153,6 @@ class WireRegistry::Shared::FollowEnd final : public ClientEnd,
 
  private:
   void Write();
-  // False: the stream is over.
   void Take(uint64_t id, std::string_view event, const absl::Status* end);
 
   FollowFlow<Subscription> flow_;
