@@ -10,7 +10,6 @@
 #include "agent/static_service_config.h"
 #include "agent/upstreams.h"
 #include "daemon/admin_config.h"
-#include "daemon/discovery_doors.h"
 #include "daemon/dns_config.h"
 #include "daemon/front_doors.h"
 #include "registry/base/proto_time.h"
@@ -110,7 +109,6 @@ absl::StatusOr<std::vector<StaticServiceSpec>> ValidateAgentConfig(const AgentCo
   if (absl::Status status = ValidatePlace(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateDnsOf(config, loader); !status.ok()) return status;
   if (absl::Status status = ValidateFrontDoors(config, loader); !status.ok()) return status;
-  if (absl::Status status = ValidateDiscoveryDoors(config, loader); !status.ok()) return status;
   const RetryPolicy retry = ToFailbackOptions(config).retry;
   if (retry.backoff.max < retry.backoff.initial) {
     return loader.ErrorAt(

@@ -38,7 +38,6 @@
 #include "daemon/certificate_overview.h"
 #include "daemon/client_security_config.h"
 #include "daemon/config.h"
-#include "daemon/discovery_doors.h"
 #include "daemon/dns_admin.h"
 #include "daemon/dns_config.h"
 #include "daemon/file_watch.h"
@@ -181,7 +180,6 @@ class AgentDaemon {
   // Takes the addresses, so that an agent that may not run has contacted no registry.
   absl::Status Claim();
   absl::Status ClaimHttp();
-  absl::Status ClaimDiscovery();
   absl::Status OpenUpstreams();
   void MakeServices();
   void AddAdminEndpoint();
@@ -213,9 +211,8 @@ class AgentDaemon {
   std::unique_ptr<FailbackGroup> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
   std::unique_ptr<dns::DnsServer> dns_server_;  // null: none
-  std::unique_ptr<FrontDoors> front_doors_;     // null: none
   std::unique_ptr<consul::CheckRunner> consul_checks_;
-  std::unique_ptr<DiscoveryDoors> discovery_doors_;  // null: none
+  std::unique_ptr<FrontDoors> front_doors_;  // null: none
   std::unique_ptr<AgentService> service_;
   ConfigReload reload_;
   const AgentConfig& config_;  // all but the services
@@ -315,7 +312,7 @@ absl::Status AgentDaemon::Claim() {
   dns.timer = timer_.get();
   dns.access = security_.server->access();
   dns.zone = config_.zone();
-  // xds has half of the selectors, the front door over HTTP an eighth.
+  // xds has half of the selectors, the front doors over HTTP an eighth.
   dns.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
   dns.not_registered = [this](const std::string& name_space, const std::string& service) {
     const std::string end(1, '\0');
@@ -337,25 +334,14 @@ absl::Status AgentDaemon::ClaimHttp() {
   sources.retry = [this](const auto& request, auto done) {
     service_->RetryNow(request, std::move(done));
   };
-  auto doors = FrontDoors::Bind(config_.http(), sources, loader_);
-  if (!doors.ok()) return doors.status();
-  front_doors_ = *std::move(doors);
-  return ClaimDiscovery();
-}
-
-absl::Status AgentDaemon::ClaimDiscovery() {
   consul_checks_ = NewConsulCheckRunner(timer_.get());
-  DiscoveryDoors::Sources sources;
-  sources.timer = timer_.get();
-  sources.security = security_.server.get();
-  sources.max_services = std::max<size_t>(8, config_.limits().subscriptions() / 4);
   sources.node = ToFailbackOptions(config_).client_name;
   sources.agent = true;
   sources.check_runner = consul_checks_.get();
   sources.carried = [this](const std::string& id) { return KeysWithId(registry_->Carried(), id); };
-  auto doors = DiscoveryDoors::Bind(config_, sources, loader_);
+  auto doors = FrontDoors::Bind(FrontDoorConfigOf(config_), sources, loader_);
   if (!doors.ok()) return doors.status();
-  discovery_doors_ = *std::move(doors);
+  front_doors_ = *std::move(doors);
   return absl::OkStatus();
 }
 
@@ -369,7 +355,6 @@ absl::Status AgentDaemon::Serve() {
   server_ = *std::move(server);
   if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
   if (front_doors_ != nullptr) front_doors_->Start(registry_.get());
-  if (discovery_doors_ != nullptr) discovery_doors_->Start(registry_.get());
   if (auto status = security_.server->Watch(timer_.get()); !status.ok()) return status;
   return WriteXdsBootstrap(config_, client_name_, server_->addresses(), loader_);
 }
@@ -438,8 +423,7 @@ absl::Status AgentDaemon::Start() {
   AnnounceReady("failback-agent", server_->addresses(),
                 admin_server_ == nullptr ? "" : admin_server_->address(),
                 absl::StrCat("registry ", absl::StrJoin(config_.registry(), " "),
-                             DnsPlaces(dns_server_.get()), FrontDoorPlaces(front_doors_.get()),
-                             DiscoveryPlaces(discovery_doors_.get())));
+                             DnsPlaces(dns_server_.get()), FrontDoorPlaces(front_doors_.get())));
   ReturnFreedMemory();  // what the configuration was read with
   return absl::OkStatus();
 }
@@ -447,7 +431,6 @@ absl::Status AgentDaemon::Start() {
 void AgentDaemon::Stop() {
   certificate_task_.reset();
   if (front_doors_ != nullptr) front_doors_->Stop();
-  if (discovery_doors_ != nullptr) discovery_doors_->Stop();
   DrainAndWait(service_.get(), FromProto(reload_.config().drain_deadline()));
   xds_service_->Stop();
   if (dns_server_ != nullptr) dns_server_->Stop();

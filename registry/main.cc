@@ -20,7 +20,6 @@
 #include "daemon/admin_config.h"
 #include "daemon/certificate_overview.h"
 #include "daemon/config.h"
-#include "daemon/discovery_doors.h"
 #include "daemon/dns_admin.h"
 #include "daemon/dns_config.h"
 #include "daemon/front_doors.h"
@@ -89,9 +88,8 @@ class RegistryDaemon {
   std::unique_ptr<ServerSecurity> security_;
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<xds::AdsService> xds_service_;
-  std::unique_ptr<dns::DnsServer> dns_server_;       // null: none
-  std::unique_ptr<FrontDoors> front_doors_;          // null: none
-  std::unique_ptr<DiscoveryDoors> discovery_doors_;  // null: none
+  std::unique_ptr<dns::DnsServer> dns_server_;  // null: none
+  std::unique_ptr<FrontDoors> front_doors_;     // null: none
   std::unique_ptr<RegistryAdmin> admin_;
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<RegistryServer> server_;
@@ -128,7 +126,6 @@ absl::Status RegistryDaemon::Start() {
   if (auto status = Serve(); !status.ok()) return status;
   if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
   if (front_doors_ != nullptr) front_doors_->Start(registry_.get());
-  if (discovery_doors_ != nullptr) discovery_doors_->Start(registry_.get());
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
     // Not the empty name: the process lives, and is not to be started again for etcd's sake.
@@ -219,16 +216,10 @@ absl::Status RegistryDaemon::ClaimHttp() {
   FrontDoors::Sources sources;
   sources.timer = timer_.get();
   sources.security = security_.get();
-  auto doors = FrontDoors::Bind(config_.http(), sources, loader_);
+  sources.node = "failback-registry";
+  auto doors = FrontDoors::Bind(FrontDoorConfigOf(config_), sources, loader_);
   if (!doors.ok()) return doors.status();
   front_doors_ = *std::move(doors);
-  DiscoveryDoors::Sources discovery;
-  discovery.timer = timer_.get();
-  discovery.security = security_.get();
-  discovery.node = "failback-registry";
-  auto discovery_doors = DiscoveryDoors::Bind(config_, discovery, loader_);
-  if (!discovery_doors.ok()) return discovery_doors.status();
-  discovery_doors_ = *std::move(discovery_doors);
   return absl::OkStatus();
 }
 
@@ -244,7 +235,7 @@ void RegistryDaemon::Announce() const {
       "failback-registry", server_->addresses(),
       admin_server_ == nullptr ? "" : admin_server_->address(),
       absl::StrCat("store ", config_.store(), DnsPlaces(dns_server_.get()),
-                   FrontDoorPlaces(front_doors_.get()), DiscoveryPlaces(discovery_doors_.get())));
+                   FrontDoorPlaces(front_doors_.get())));
 }
 
 int RegistryDaemon::Run(StopSignals* signals) {
@@ -264,7 +255,6 @@ void RegistryDaemon::Stop() {
   xds_service_->Stop();
   if (dns_server_ != nullptr) dns_server_->Stop();
   if (front_doors_ != nullptr) front_doors_->Stop();
-  if (discovery_doors_ != nullptr) discovery_doors_->Stop();
   server_->Shutdown(kShutdownGrace);
   admin_server_.reset();
   security_.reset();
@@ -275,7 +265,6 @@ void RegistryDaemon::Stop() {
   registry_.reset();
   // Their calls have ended with the registry.
   front_doors_.reset();
-  discovery_doors_.reset();
   admin_.reset();
 }
 

@@ -6,7 +6,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/admin_config.h"
-#include "daemon/discovery_doors.h"
 #include "daemon/dns_config.h"
 #include "daemon/front_doors.h"
 #include "daemon/listen_config.h"
@@ -82,7 +81,6 @@ absl::Status ValidateRegistryConfig(const RegistryConfig& config, const ConfigLo
   if (auto status = ValidateStore(config, loader); !status.ok()) return status;
   if (auto status = ValidateDnsOf(config, loader); !status.ok()) return status;
   if (auto status = ValidateFrontDoors(config, loader); !status.ok()) return status;
-  if (auto status = ValidateDiscoveryDoors(config, loader); !status.ok()) return status;
   const absl::Duration min = FromProto(config.session().min_ttl());
   const absl::Duration max = FromProto(config.session().max_ttl());
   const absl::Duration chosen = FromProto(config.session().default_ttl());

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "gateway/catalog/followed_namespace.h"
 #include "gateway/catalog/followed_set.h"
-#include "registry/model/errors.h"
 #include "registry/model/validation.h"
 #include "retry/mutex.h"
 #include "retry/periodic_task.h"
@@ -20,49 +19,39 @@ constexpr absl::Duration kSweepPeriod = absl::Seconds(30);
 // Sets that are looked at to find one that may go.
 constexpr int kMostTried = 64;
 
+// No name has a slash in its namespace. Of the list of services the service is empty.
+std::string NameOf(const std::string& name_space, const std::string& service) {
+  return absl::StrCat(name_space, "/", service);
+}
+
+bool IsName(const std::string& name_space, const std::string& service) {
+  Selector selector;
+  selector.set_namespace_(name_space);
+  selector.set_service(service);
+  return ValidateSelector(FieldPath(), selector).ok();
+}
+
 }  // namespace
-
-absl::Status WhyUnknown(Knowledge knowledge, bool last) {
-  switch (knowledge) {
-    case Knowledge::kPending:
-      return last ? absl::UnavailableError("the registry has not answered yet") : absl::OkStatus();
-    case Knowledge::kUnavailable:
-      return absl::UnavailableError(
-          "the registry cannot be reached, and nothing is known from before");
-    case Knowledge::kDenied:
-      return Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
-                     "the registry does not let this daemon read that");
-    case Knowledge::kTooMany:
-      return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                     "this daemon follows as many services as it may");
-    default:
-      return absl::OkStatus();
-  }
-}
-
-Renderings::Bytes Renderings::Get(const std::string& kind,
-                                  absl::FunctionRef<std::string()> render) {
-  // With the lock: others who want the same wait for it rather than make it too.
-  MutexLock lock(&mu_);
-  const auto it = kept_.find(kind);
-  if (it != kept_.end()) return it->second;
-  Bytes bytes = std::make_shared<const std::string>(render());
-  if (kept_.size() < kMostKept) kept_.emplace(kind, bytes);
-  return bytes;
-}
 
 // Nothing is called with its lock held.
 struct Catalog::Shared : std::enable_shared_from_this<Shared> {
-  Shared(Registry* registry, Options options)
-      : context(std::make_shared<FollowContext>(registry, std::move(options))) {}
+  Shared(Registry* registry, Options catalog_options)
+      : options(std::move(catalog_options)),
+        context(std::make_shared<FollowContext>(registry, options)) {}
 
-  // The set of a service. Null: there are too many.
+  // The set of a service, or of the list of services, if it is followed already.
+  std::shared_ptr<FollowedSet> Find(const std::string& name) {
+    MutexLock lock(&mu);
+    return FindLocked(name);
+  }
+  // The same, followed from now on. Null: there are too many.
   std::shared_ptr<FollowedSet> Service(const std::string& name_space, const std::string& service,
                                        bool pin);
   std::shared_ptr<FollowedNamespace> Namespace(const std::string& name_space);
   void Sweep();
   void Stop();
 
+  const Options options;
   const std::shared_ptr<FollowContext> context;
 
   mutable Mutex mu;
@@ -76,6 +65,10 @@ struct Catalog::Shared : std::enable_shared_from_this<Shared> {
   std::unique_ptr<PeriodicTask> sweep;
 
  private:
+  std::shared_ptr<FollowedSet> FindLocked(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // After a change of a service, or of the list of services.
+  void Changed(const std::string& name_space, bool is_list);
   static bool MayGo(FollowedSet* set) { return set->pins == 0 && set->waiters()->size() == 0; }
   // One that makes room, taken out; null: there is none.
   std::shared_ptr<FollowedSet> Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -113,22 +106,39 @@ std::shared_ptr<FollowedNamespace> Catalog::Shared::EvictNamespace() {
   return followed;
 }
 
+std::shared_ptr<FollowedSet> Catalog::Shared::FindLocked(const std::string& name) {
+  const auto it = by_name.find(name);
+  if (it == by_name.end()) return nullptr;
+  sets.splice(sets.begin(), sets, it->second);
+  it->second->second->asked_nanos = context->NowNanos();
+  return it->second->second;
+}
+
+void Catalog::Shared::Changed(const std::string& name_space, bool is_list) {
+  std::shared_ptr<FollowedNamespace> followed;
+  {
+    MutexLock lock(&mu);
+    const auto found = namespaces.find(name_space);
+    if (found == namespaces.end()) return;
+    followed = found->second;
+  }
+  if (is_list) return followed->Refresh();
+  followed->Changed();
+}
+
 std::shared_ptr<FollowedSet> Catalog::Shared::Service(const std::string& name_space,
                                                       const std::string& service, bool pin) {
-  // No name has a slash in its namespace.
-  const std::string name = absl::StrCat(name_space, "/", service);
+  const std::string name = NameOf(name_space, service);
   std::shared_ptr<FollowedSet> set, evicted_set;
   {
     MutexLock lock(&mu);
-    const auto it = by_name.find(name);
-    if (it != by_name.end()) {
-      sets.splice(sets.begin(), sets, it->second);
-      it->second->second->asked_nanos = context->NowNanos();
-      if (pin) ++it->second->second->pins;
-      return it->second->second;
+    set = FindLocked(name);
+    if (set != nullptr) {
+      if (pin) ++set->pins;
+      return set;
     }
     if (stopped) return nullptr;
-    if (sets.size() >= context->options.max_sets) {
+    if (sets.size() >= options.max_sets) {
       evicted_set = Evict();
       if (evicted_set == nullptr) return nullptr;
     }
@@ -136,16 +146,8 @@ std::shared_ptr<FollowedSet> Catalog::Shared::Service(const std::string& name_sp
     selector.set_namespace_(name_space);
     selector.set_service(service);
     set = std::make_shared<FollowedSet>(context, selector);
-    set->OnChange([weak = weak_from_this(), name_space] {
-      const std::shared_ptr<Shared> self = weak.lock();
-      if (self == nullptr) return;
-      std::shared_ptr<FollowedNamespace> changed;
-      {
-        MutexLock lock(&self->mu);
-        const auto found = self->namespaces.find(name_space);
-        if (found != self->namespaces.end()) changed = found->second;
-      }
-      if (changed != nullptr) changed->Changed();
+    set->OnChange([weak = weak_from_this(), name_space, is_list = service.empty()] {
+      if (const std::shared_ptr<Shared> self = weak.lock()) self->Changed(name_space, is_list);
     });
     set->asked_nanos = context->NowNanos();
     if (pin) ++set->pins;
@@ -158,7 +160,6 @@ std::shared_ptr<FollowedSet> Catalog::Shared::Service(const std::string& name_sp
 }
 
 std::shared_ptr<FollowedNamespace> Catalog::Shared::Namespace(const std::string& name_space) {
-  std::shared_ptr<FollowedNamespace> followed, evicted_namespace;
   {
     MutexLock lock(&mu);
     const auto it = namespaces.find(name_space);
@@ -166,37 +167,37 @@ std::shared_ptr<FollowedNamespace> Catalog::Shared::Namespace(const std::string&
       it->second->asked_nanos = context->NowNanos();
       return it->second;
     }
-    if (stopped) return nullptr;
-    if (namespaces.size() >= context->options.max_namespaces) {
-      evicted_namespace = EvictNamespace();
-      if (evicted_namespace == nullptr) return nullptr;
+  }
+  // Without the lock, as it may subscribe.
+  const std::shared_ptr<FollowedSet> names = Service(name_space, "", /*pin=*/true);
+  if (names == nullptr) return nullptr;
+  std::shared_ptr<FollowedNamespace> followed, evicted_namespace;
+  {
+    MutexLock lock(&mu);
+    const auto it = namespaces.find(name_space);
+    const bool full = it == namespaces.end() && namespaces.size() >= options.max_namespaces;
+    if (full) evicted_namespace = EvictNamespace();
+    if (stopped || it != namespaces.end() || (full && evicted_namespace == nullptr)) {
+      --names->pins;
+      return stopped || it == namespaces.end() ? nullptr : it->second;
     }
-    Selector selector;
-    selector.set_namespace_(name_space);
-    auto names = std::make_shared<FollowedSet>(context, selector);
     followed = std::make_shared<FollowedNamespace>(
-        context, names,
+        context, names, options.namespace_interval,
         [weak = weak_from_this(),
          name_space](const std::string& service) -> std::shared_ptr<FollowedSet> {
           const std::shared_ptr<Shared> self = weak.lock();
           return self == nullptr ? nullptr : self->Service(name_space, service, true);
         });
-    names->OnChange([weak = std::weak_ptr<FollowedNamespace>(followed)] {
-      if (auto self = weak.lock()) self->Refresh();
-    });
     followed->asked_nanos = context->NowNanos();
     namespaces.emplace(name_space, followed);
   }
-  if (evicted_namespace != nullptr) {
-    evicted_namespace->names()->Stop();
-    evicted_namespace->Stop();
-  }
-  followed->names()->Start();
+  if (evicted_namespace != nullptr) evicted_namespace->Stop();
+  followed->Refresh();  // the list may be known already
   return followed;
 }
 
 void Catalog::Shared::Sweep() {
-  const int64_t oldest = context->NowNanos() - absl::ToInt64Nanoseconds(context->options.kept);
+  const int64_t oldest = context->NowNanos() - absl::ToInt64Nanoseconds(options.kept);
   std::vector<std::shared_ptr<FollowedSet>> gone;
   std::vector<std::shared_ptr<FollowedNamespace>> gone_namespaces;
   {
@@ -219,10 +220,7 @@ void Catalog::Shared::Sweep() {
       it = sets.erase(it);
     }
   }
-  for (const auto& followed : gone_namespaces) {
-    followed->names()->Stop();
-    followed->Stop();
-  }
+  for (const auto& followed : gone_namespaces) followed->Stop();
   for (const auto& set : gone) set->Stop();
 }
 
@@ -237,10 +235,7 @@ void Catalog::Shared::Stop() {
     stopping.swap(sets);
     stopping_namespaces.swap(namespaces);
   }
-  for (const auto& [name, followed] : stopping_namespaces) {
-    followed->names()->Stop();
-    followed->Stop();
-  }
+  for (const auto& [name, followed] : stopping_namespaces) followed->Stop();
   for (const auto& [name, set] : stopping) set->Stop();
 }
 
@@ -256,10 +251,8 @@ Catalog::~Catalog() { Stop(); }
 void Catalog::Stop() { shared_->Stop(); }
 
 ServiceView Catalog::Service(const std::string& name_space, const std::string& service) {
-  Selector selector;
-  selector.set_namespace_(name_space);
-  selector.set_service(service);
-  if (service.empty() || !ValidateSelector(FieldPath(), selector).ok()) {
+  std::shared_ptr<FollowedSet> set = shared_->Find(NameOf(name_space, service));
+  if (set == nullptr && !IsName(name_space, service)) {
     // There is no such service, nor will there be.
     ServiceView none;
     none.knowledge = Knowledge::kKnown;
@@ -269,7 +262,7 @@ ServiceView Catalog::Service(const std::string& name_space, const std::string& s
     none.renderings = std::make_shared<Renderings>();
     return none;
   }
-  const std::shared_ptr<FollowedSet> set = shared_->Service(name_space, service, false);
+  if (set == nullptr) set = shared_->Service(name_space, service, false);
   if (set != nullptr) return set->Look();
   ServiceView none;
   none.knowledge = Knowledge::kTooMany;
@@ -277,10 +270,8 @@ ServiceView Catalog::Service(const std::string& name_space, const std::string& s
 }
 
 NamespaceView Catalog::Namespace(const std::string& name_space) {
-  Selector selector;
-  selector.set_namespace_(name_space);
   NamespaceView none;
-  if (!ValidateSelector(FieldPath(), selector).ok()) {
+  if (!IsName(name_space, "")) {
     none.knowledge = Knowledge::kKnown;
     none.version = 1;
     none.index = 1;
@@ -301,34 +292,33 @@ template <typename Followed>
 Wait WaitFor(const std::shared_ptr<Followed>& followed, uint64_t version,
              std::function<void()> wake) {
   if (followed == nullptr) return Wait();
-  const uint64_t id = followed->waiters()->Add(version, std::move(wake));
-  if (id == 0) return Wait();
-  return Wait([followed, id] { followed->waiters()->Remove(id); });
+  std::shared_ptr<Waiters> waiters(followed, followed->waiters());
+  const uint64_t id = waiters->Add(version, std::move(wake));
+  return id == 0 ? Wait() : Wait(std::move(waiters), id);
 }
 
 }  // namespace
 
 Wait Catalog::WaitForService(const std::string& name_space, const std::string& service,
                              uint64_t version, std::function<void()> wake) {
-  Selector selector;
-  selector.set_namespace_(name_space);
-  selector.set_service(service);
-  if (service.empty() || !ValidateSelector(FieldPath(), selector).ok()) return Wait();
-  return WaitFor(shared_->Service(name_space, service, false), version, std::move(wake));
+  std::shared_ptr<FollowedSet> set = shared_->Find(NameOf(name_space, service));
+  if (set == nullptr) {
+    if (!IsName(name_space, service)) return Wait();
+    set = shared_->Service(name_space, service, false);
+  }
+  return WaitFor(set, version, std::move(wake));
 }
 
 Wait Catalog::WaitForNamespace(const std::string& name_space, uint64_t version,
                                std::function<void()> wake) {
-  Selector selector;
-  selector.set_namespace_(name_space);
-  if (!ValidateSelector(FieldPath(), selector).ok()) return Wait();
+  if (!IsName(name_space, "")) return Wait();
   return WaitFor(shared_->Namespace(name_space), version, std::move(wake));
 }
 
 Catalog::Statistics Catalog::Stats() const {
   MutexLock lock(&shared_->mu);
   Statistics statistics;
-  statistics.sets = static_cast<int64_t>(shared_->sets.size() + shared_->namespaces.size());
+  statistics.sets = static_cast<int64_t>(shared_->sets.size());
   statistics.evicted = shared_->evicted;
   for (const auto& [name, set] : shared_->sets) {
     statistics.waiting += static_cast<int64_t>(set->waiters()->size());

@@ -63,7 +63,8 @@ void FollowedNamespace::Refresh() {
 
 void FollowedNamespace::Stop() {
   MutexLock lock(&mu_);
-  stopped_ = true;
+  if (std::exchange(stopped_, true)) return;
+  --names_->pins;
   for (const auto& [service, set] : services_) --set->pins;
   services_.clear();
 }
@@ -117,7 +118,7 @@ void FollowedNamespace::Changed() {
     ++changes_;
     if (scheduled_) return;
     const int64_t now = context_->NowNanos();
-    const int64_t interval = absl::ToInt64Nanoseconds(context_->options.namespace_interval);
+    const int64_t interval = absl::ToInt64Nanoseconds(interval_);
     if (published_nanos_ == 0 || now - published_nanos_ >= interval) {
       published_nanos_ = std::max<int64_t>(1, now);
       version = changes_;

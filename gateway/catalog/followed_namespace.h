@@ -28,10 +28,12 @@ class FollowedNamespace final : public std::enable_shared_from_this<FollowedName
   // The set of a service, pinned; null: there are too many.
   using Acquire = std::function<std::shared_ptr<FollowedSet>(const std::string& service)>;
 
+  // `names`, pinned: the list of the services.
   FollowedNamespace(std::shared_ptr<FollowContext> context, std::shared_ptr<FollowedSet> names,
-                    Acquire acquire)
+                    absl::Duration interval, Acquire acquire)
       : context_(std::move(context)),
         names_(std::move(names)),
+        interval_(interval),
         acquire_(std::move(acquire)),
         changes_(context_->FirstVersion()) {}
 
@@ -39,12 +41,11 @@ class FollowedNamespace final : public std::enable_shared_from_this<FollowedName
   void Refresh();
   // A service has changed.
   void Changed();
-  // Lets all services go.
+  // Lets all services go, and their list.
   void Stop();
 
   NamespaceView Look();
   Waiters* waiters() { return &waiters_; }
-  const std::shared_ptr<FollowedSet>& names() const { return names_; }
 
   // When it was asked for last; of the catalog.
   std::atomic<int64_t> asked_nanos{0};
@@ -55,6 +56,7 @@ class FollowedNamespace final : public std::enable_shared_from_this<FollowedName
 
   const std::shared_ptr<FollowContext> context_;
   const std::shared_ptr<FollowedSet> names_;
+  const absl::Duration interval_;  // between two wakes
   const Acquire acquire_;
   Waiters waiters_;
 

@@ -108,8 +108,16 @@ bool FollowedSet::Show() {
   const bool known = view_.knowledge == Knowledge::kKnown;
   const bool again = known && epoch_ == set_.epoch();
   if (again && view_.instances->runs() == set_.runs()) return false;
-  // What came again after an outage is as it was: those who wait are not woken for it.
-  if (again && InstanceSet::Difference(*view_.instances, set_).empty()) return false;
+  std::shared_ptr<const InstanceSet::Changes> changes;
+  if (again) {
+    // Of what is shown: a set that was passed over, as it was empty and stale, is no part of it.
+    changes = std::make_shared<const InstanceSet::Changes>(
+        InstanceSet::Difference(*view_.instances, set_));
+    // What came again after an outage is as it was: those who wait are not woken for it.
+    if (changes->empty()) return false;
+    view_.base_revision = view_.instances->revision();
+  }
+  view_.changes = std::move(changes);
   const absl::Time now = context_->options.now();
   view_.index = again              ? NextIndex(view_.index)
                 : view_.index == 0 ? FirstIndex(now)
@@ -149,6 +157,7 @@ void FollowedSet::OnEnd(const absl::Status& status) {
       changed = view_.knowledge != Knowledge::kDenied;
       set_ = InstanceSet();
       view_.instances = nullptr;
+      view_.changes = nullptr;
       view_.renderings = nullptr;
       view_.held = false;
       view_.stale_since = absl::InfiniteFuture();
@@ -160,7 +169,7 @@ void FollowedSet::OnEnd(const absl::Status& status) {
     if (changed) version = ++view_.version;
   }
   if (ReasonOf(status) != registry::v1::ERROR_REASON_SHUTTING_DOWN) {
-    Warn("front door subscription ended",
+    Warn("subscription of a front door ended",
          {{"service", selector_.namespace_() + "/" + selector_.service()},
           {"status", status.ToString(absl::StatusToStringMode::kWithNoExtraData)}});
   }

@@ -1,4 +1,17 @@
-// One set that is followed: a service, or the services of a namespace. Internal to the catalog.
+// One set that is followed at a Registry: a service, or, with an empty name, the list of a
+// namespace's services. The one follower of the front doors: the catalog has many, and so has DNS.
+//
+// There is one subscription, which begins again where it ended, and after a gap with a snapshot.
+// What is known stays: the end of a subscription and a stale set take nothing away, and a set that
+// is empty and stale says nothing. A refusal takes all away, and is tried again with a question.
+//
+// Example:
+//
+//   auto context = std::make_shared<catalog::FollowContext>(&registry, options);
+//   auto set = std::make_shared<catalog::FollowedSet>(context, selector);
+//   set->OnChange([] { … });
+//   set->Start();
+//   const catalog::ServiceView view = set->Look();
 //
 // Thread safety: all methods from any thread. Its lock is not held while the registry, a waiter or
 // `on_change` is called.
@@ -12,19 +25,37 @@
 #include <memory>
 #include <utility>
 
-#include "gateway/catalog/catalog.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gateway/catalog/view.h"
 #include "gateway/catalog/waiters.h"
 #include "registry/model/event.h"
 #include "registry/model/instance_set.h"
 #include "registry/refusable_listener.h"
 #include "registry/registry.h"
+#include "retry/executor.h"
+#include "retry/hashed_wheel_timer.h"
 #include "retry/mutex.h"
 
 namespace failback::catalog {
 
-// What the sets of one catalog share.
+struct FollowOptions {
+  // Required; outlives the sets.
+  HashedWheelTimer* timer = nullptr;
+  // Where waiters are woken; null: on the thread that brings the news, which may be the one that
+  // commits. Outlives the sets.
+  Executor* executor = nullptr;
+  // How long the first questions about a set may have to wait.
+  absl::Duration first_wait = absl::Seconds(2);
+  absl::Duration resubscribe_delay = absl::Seconds(1);
+  // What may not be read is tried again with the first question after it.
+  absl::Duration denied_delay = absl::Seconds(5);
+  std::function<absl::Time()> now = absl::Now;
+};
+
+// What sets share.
 struct FollowContext {
-  FollowContext(Registry* registry, Catalog::Options options)
+  FollowContext(Registry* registry, FollowOptions options)
       : registry(registry), options(std::move(options)) {}
 
   int64_t NowNanos() const { return options.timer->clock()->NowNanos(); }
@@ -32,7 +63,7 @@ struct FollowContext {
   uint64_t FirstVersion() { return ++begun << 32 | 1; }
 
   Registry* const registry;
-  const Catalog::Options options;
+  const FollowOptions options;
   std::atomic<uint64_t> begun{0};
 };
 
@@ -54,7 +85,7 @@ class FollowedSet final : public NotifyListener,
   ServiceView Look();
   Waiters* waiters() { return &waiters_; }
 
-  // When it was asked for last, and whether a namespace needs it; of the catalog.
+  // When it was asked for last, and whether a namespace needs it: for those that keep many.
   std::atomic<int64_t> asked_nanos{0};
   std::atomic<int> pins{0};
 

@@ -1,4 +1,4 @@
-// Who waits for the next version of something. Internal to the catalog.
+// Who waits for the next version of something that is followed.
 //
 // Thread safety: all methods from any thread; wakes run without locks.
 
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,26 @@ class Waiters {
   uint64_t version_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<uint64_t, std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+// A `wake` that is to come. Destroying it withdraws it.
+class Wait {
+ public:
+  Wait() = default;
+  Wait(std::shared_ptr<Waiters> waiters, uint64_t id) : waiters_(std::move(waiters)), id_(id) {}
+  Wait(Wait&& other) noexcept : waiters_(std::move(other.waiters_)), id_(other.id_) {}
+  Wait& operator=(Wait&& other) noexcept {
+    std::swap(waiters_, other.waiters_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~Wait() {
+    if (waiters_ != nullptr) waiters_->Remove(id_);
+  }
+
+ private:
+  std::shared_ptr<Waiters> waiters_;
+  uint64_t id_ = 0;
 };
 
 }  // namespace failback::catalog

@@ -85,7 +85,7 @@ void ServiceTable::Add(std::string key, Selector selector) {
   ++services_;
   ++absent_count_;
   const std::shared_ptr<ServiceWatch> watch = absent_.front().watch;
-  watch->Subscribe();
+  watch->Start();
 }
 
 bool ServiceTable::TakeNewName(const Asker& asker, int64_t now_nanos) {

@@ -30,12 +30,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gateway/catalog/followed_set.h"
 #include "gateway/dns/cookie.h"
 #include "gateway/dns/rate_limit.h"
 #include "gateway/dns/records.h"
 #include "gateway/dns/zone.h"
 #include "registry/registry.h"
-#include "retry/hashed_wheel_timer.h"
 
 namespace failback::dns {
 
@@ -44,19 +44,13 @@ struct WatchContext;
 
 class ServiceTable {
  public:
-  struct Options {
-    // Required; outlives the table.
-    HashedWheelTimer* timer = nullptr;
+  // Of what it follows (gateway/catalog/followed_set.h), which nothing waits for: no executor.
+  struct Options : catalog::FollowOptions {
     RecordOptions records;
     // Followed at once.
     size_t max_services = 10000;
     // After the last question, and after the last instance.
     absl::Duration kept = absl::Hours(1);
-    // How long the first questions about a service may have to wait.
-    absl::Duration first_wait = absl::Seconds(2);
-    absl::Duration resubscribe_delay = absl::Seconds(1);
-    // A name that may not be read is tried again with the first question after it.
-    absl::Duration denied_delay = absl::Seconds(5);
     uint32_t new_names_per_second = 1000;  // and as many at once
     // By which networks share what counts their new names: nobody can guess it.
     std::array<uint64_t, 2> key = RandomKey();

@@ -1,8 +1,10 @@
 #include "gateway/json/follower.h"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
+#include "gateway/catalog/catalog.h"
 #include "gateway/door/door_guard.h"
 #include "gateway/json/service_json.h"
 #include "retry/mutex.h"
@@ -39,45 +41,49 @@ class Follower final : public std::enable_shared_from_this<Follower> {
   }
 
  private:
-  // Waits for a state after position_.
+  // Sends what is new since position_, and waits for what follows.
   void Next() {
-    StatePosition seen;
-    {
+    while (true) {
+      const catalog::ServiceView view = sources_->catalog->Service(name_.name_space, name_.service);
+      const bool unknown = view.knowledge == catalog::Knowledge::kPending ||
+                           view.knowledge == catalog::Knowledge::kUnavailable;
+      // Denied, or too many are followed: the client tries again.
+      if (!unknown && view.knowledge != catalog::Knowledge::kKnown) return End();
+      if (unknown) return WaitAfter(view.version);
+      const StatePosition position = PositionOf(view);
+      StatePosition seen;
+      {
+        MutexLock lock(&mu_);
+        if (over_) return;
+        seen = position_;
+      }
+      if (position == seen) return WaitAfter(view.version);
+      if (!MayGoOn()) return End();
+      const bool taken = stream_->Write(NextEvent(name_, view, seen));
+      if (!taken) {
+        // When it has read what it has, the newest state.
+        return stream_->WhenDrained([self = shared_from_this()] { self->Next(); });
+      }
       MutexLock lock(&mu_);
-      if (over_) return;
-      seen = position_;
+      position_ = position;
+      wrote_ = true;
     }
-    ServiceFeed::Waiter waiter = sources_->feed->WhenNewer(
-        name_, seen, [self = shared_from_this()](absl::StatusOr<ServiceStatePtr> state) mutable {
-          self->OnState(std::move(state));
-        });
-    bool over = false;
-    {
-      MutexLock lock(&mu_);
-      waiter_ = waiter;
-      over = over_;
-    }
-    if (over) waiter.Cancel();
   }
 
-  void OnState(absl::StatusOr<ServiceStatePtr> state) {
-    if (!state.ok() || !MayGoOn()) return End();
-    bool taken = false;
+  void WaitAfter(uint64_t version) {
+    uint64_t turn = 0;
     {
       MutexLock lock(&mu_);
       if (over_) return;
-      const bool follows = position_.epoch != 0 && (*state)->previous() == position_ &&
-                           (*state)->set().epoch() == position_.epoch;
-      Chunk event = follows ? DeltaEvent(**state) : SnapshotEvent(**state);
-      taken = stream_->Write(std::move(event));
-      if (taken) {
-        position_ = (*state)->position();
-        wrote_ = true;
-      }
+      turn = ++turn_;
     }
-    if (taken) return Next();
-    // When it has read what it has, the newest state.
-    stream_->WhenDrained([self = shared_from_this()] { self->Next(); });
+    // It may wake at once, and then another turn begins before this call returns.
+    catalog::Wait wait = sources_->catalog->WaitForService(
+        name_.name_space, name_.service, version, [weak = weak_from_this()] {
+          if (const auto self = weak.lock()) self->Next();
+        });
+    MutexLock lock(&mu_);
+    if (!over_ && turn == turn_) std::swap(wait_, wait);
   }
 
   bool MayGoOn() const {
@@ -106,13 +112,12 @@ class Follower final : public std::enable_shared_from_this<Follower> {
   }
 
   void End() {
-    ServiceFeed::Waiter waiter;
+    catalog::Wait wait;  // withdrawn without the lock
     {
       MutexLock lock(&mu_);
       if (std::exchange(over_, true)) return;
-      waiter = waiter_;
+      std::swap(wait_, wait);
     }
-    waiter.Cancel();
     stream_->End();
   }
 
@@ -123,7 +128,8 @@ class Follower final : public std::enable_shared_from_this<Follower> {
 
   Mutex mu_;
   StatePosition position_ ABSL_GUARDED_BY(mu_);  // what its client has, or will have read
-  ServiceFeed::Waiter waiter_ ABSL_GUARDED_BY(mu_);
+  uint64_t turn_ ABSL_GUARDED_BY(mu_) = 0;
+  catalog::Wait wait_ ABSL_GUARDED_BY(mu_);
   bool wrote_ ABSL_GUARDED_BY(mu_) = false;  // since the last beat
   bool over_ ABSL_GUARDED_BY(mu_) = false;
 };

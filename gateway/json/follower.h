@@ -13,9 +13,9 @@
 #include <memory>
 #include <optional>
 
-#include "gateway/door/service_feed.h"
 #include "gateway/http/responder.h"
 #include "gateway/json/json_door.h"
+#include "gateway/json/service_json.h"
 #include "registry/security/identity.h"
 
 namespace failback {

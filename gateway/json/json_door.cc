@@ -1,5 +1,7 @@
 #include "gateway/json/json_door.h"
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "failback/gateway/v1/gateway.pb.h"
 #include "gateway/door/door_guard.h"
+#include "gateway/door/parked_read.h"
 #include "gateway/http/message_json.h"
 #include "gateway/http/problem.h"
 #include "gateway/json/follower.h"
@@ -20,6 +23,7 @@
 #include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
+#include "retry/mutex.h"
 
 namespace failback {
 namespace {
@@ -37,12 +41,6 @@ constexpr absl::Duration kMostTtl = absl::Hours(24);
 Response MessageResponse(const google::protobuf::Message& message) {
   absl::StatusOr<std::string> json = MessageJson(message);
   return json.ok() ? Response::Json(*std::move(json)) : Problem(json.status());
-}
-
-Response StateResponse(const ServiceState& state) {
-  Response response;
-  response.shared_body = StateJson(state);
-  return response;
 }
 
 template <typename Message>
@@ -65,57 +63,53 @@ absl::StatusOr<ServiceName> ReadName(const Request& request) {
   return ServiceName{selector.namespace_(), selector.service()};
 }
 
-// A read that waits: for the first state, or for one after `seen`.
-class Poll final : public std::enable_shared_from_this<Poll> {
+// A read: of what is known, or, after `seen`, of the next state.
+class Reading {
  public:
-  Poll(SourcesPtr sources, ServiceName name, Identity caller, Responder responder)
+  Reading(SourcesPtr sources, ServiceName name, Identity caller, std::optional<StatePosition> seen)
       : sources_(std::move(sources)),
         name_(std::move(name)),
         caller_(std::move(caller)),
-        responder_(std::move(responder)) {}
+        seen_(seen) {}
 
-  void Start(const std::optional<StatePosition>& seen, absl::Duration wait) {
-    const ServiceFeed::Waiter waiter = sources_->feed->WhenNewer(
-        name_, seen.value_or(StatePosition()),
-        [self = shared_from_this()](const absl::StatusOr<ServiceStatePtr>& state) {
-          self->responder_.Send(self->ResponseTo(state));
-        });
-    if (waiter.done()) return;
-    responder_.WhenGone([waiter] { waiter.Cancel(); });
-    responder_.WaitAtMost(wait, [self = shared_from_this(), waiter, waits = seen.has_value()] {
-      waiter.Cancel();
-      return waits ? self->Unchanged() : self->NotYet();
-    });
-  }
-
- private:
-  Response ResponseTo(const absl::StatusOr<ServiceStatePtr>& state) const {
-    if (!state.ok()) return Problem(state.status());
+  // As LookForAnswer.
+  std::optional<Response> Look(bool last, uint64_t* version) {
+    const catalog::ServiceView view = sources_->catalog->Service(name_.name_space, name_.service);
+    *version = view.version;
+    const absl::Status missing = catalog::WhyUnknown(view.knowledge, last);
+    if (!missing.ok()) return Problem(missing);
+    if (view.knowledge != catalog::Knowledge::kKnown) return std::nullopt;
+    if (!last && Has(PositionOf(view))) return std::nullopt;
     // The policy may be another one than when the request came.
     const absl::Status allowed =
         MayRead(sources_->access.get(), caller_, name_.name_space, name_.service);
-    return allowed.ok() ? StateResponse(**state) : Problem(allowed);
-  }
-  // The state that the client has already.
-  Response Unchanged() const {
-    Response response = NotYet();
-    sources_->feed
-        ->WhenNewer(
-            name_, StatePosition(),
-            [&](const absl::StatusOr<ServiceStatePtr>& state) { response = ResponseTo(state); })
-        .Cancel();
+    if (!allowed.ok()) return Problem(allowed);
+    Response response;
+    response.shared_body = StateJson(name_, view);
     return response;
   }
-  Response NotYet() const {
-    return Problem(Refusal(registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE,
-                           absl::StrCat("the registry has not answered yet what there is of ",
-                                        name_.name_space, "/", name_.service)));
+
+  catalog::Wait WaitForChange(uint64_t version, std::function<void()> wake) const {
+    return sources_->catalog->WaitForService(name_.name_space, name_.service, version,
+                                             std::move(wake));
+  }
+
+ private:
+  // Whether the client has this state. That it is stale is a change while the client waits, and not
+  // at the beginning: one that has been answered so would be answered at once again and again.
+  bool Has(const StatePosition& position) {
+    MutexLock lock(&mu_);
+    if (!seen_.has_value() || !seen_->SameSet(position)) return false;
+    if (!std::exchange(waits_, true)) seen_ = position;
+    return *seen_ == position;
   }
 
   const SourcesPtr sources_;
   const ServiceName name_;
   const Identity caller_;
-  Responder responder_;
+  Mutex mu_;
+  std::optional<StatePosition> seen_ ABSL_GUARDED_BY(mu_);
+  bool waits_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 void Read(const SourcesPtr& sources, const Request& request, Responder responder) {
@@ -138,8 +132,13 @@ void Read(const SourcesPtr& sources, const Request& request, Responder responder
   if (follows) {
     return StartFollower(sources, *name, request.caller, *position, std::move(responder));
   }
-  std::make_shared<Poll>(sources, *name, request.caller, std::move(responder))
-      ->Start(*position, position->has_value() ? *wait : sources->first_wait);
+  auto reading = std::make_shared<Reading>(sources, *name, request.caller, *position);
+  AnswerWhenDue(
+      std::move(responder), position->has_value() ? *wait : sources->first_wait,
+      [reading](bool last, uint64_t* version) { return reading->Look(last, version); },
+      [reading](uint64_t version, std::function<void()> wake) {
+        return reading->WaitForChange(version, std::move(wake));
+      });
 }
 
 // --- Writing.

@@ -1,13 +1,13 @@
 // The front door over HTTP and JSON: the registry for curl, a browser, a script. docs/gateway.md
 // has the paths; a body is a ServiceInstance in protobuf's JSON.
 //
-// Reads are answered from a ServiceFeed, so that a client that polls, waits or follows costs the
+// Reads are answered from a Catalog, so that a client that polls, waits or follows costs the
 // registry nothing; what they get is rendered once for all. Writes go through an InstanceWriter.
 // Each caller may do what the policy allows.
 //
 // Example:
 //
-//   JsonDoor::Sources sources{&registry, &feed, &writer, &timer};
+//   JsonDoor::Sources sources{&registry, catalog, &writer, &timer};
 //   JsonDoor door(sources);
 //   door.AddTo(server.get());
 //
@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/agent/v1/agent.pb.h"
+#include "gateway/catalog/catalog.h"
 #include "gateway/door/instance_writer.h"
-#include "gateway/door/service_feed.h"
 #include "gateway/http/server.h"
 #include "registry/registry.h"
 #include "registry/security/access_control.h"
@@ -36,7 +36,7 @@ class JsonDoor {
   struct Sources {
     // All outlive the door.
     Registry* registry = nullptr;
-    ServiceFeed* feed = nullptr;
+    std::shared_ptr<catalog::Catalog> catalog;
     InstanceWriter* writer = nullptr;
     HashedWheelTimer* timer = nullptr;
     // Null: callers are not distinguished.

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.pb.h"
-#include "gateway/door/service_feed.h"
 #include "gateway/http/message.h"
+#include "gateway/json/service_json.h"
 
 namespace failback {
 

@@ -114,6 +114,7 @@ ARROWS = {
         "retry",
     ],
     "gateway/dns": [
+        "gateway/catalog",
         "proto",
         "registry.h",
         "registry/base",
@@ -155,6 +156,7 @@ ARROWS = {
         "retry",
     ],
     "gateway/json": [
+        "gateway/catalog",
         "gateway/door",
         "gateway/http",
         "proto",

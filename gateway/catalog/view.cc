@@ -1,0 +1,38 @@
+#include "gateway/catalog/view.h"
+
+#include <utility>
+
+#include "registry/model/errors.h"
+
+namespace failback::catalog {
+
+absl::Status WhyUnknown(Knowledge knowledge, bool last) {
+  switch (knowledge) {
+    case Knowledge::kPending:
+      return last ? absl::UnavailableError("the registry has not answered yet") : absl::OkStatus();
+    case Knowledge::kUnavailable:
+      return absl::UnavailableError(
+          "the registry cannot be reached, and nothing is known from before");
+    case Knowledge::kDenied:
+      return Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
+                     "the registry does not let this daemon read that");
+    case Knowledge::kTooMany:
+      return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                     "this daemon follows as many services as it may");
+    default:
+      return absl::OkStatus();
+  }
+}
+
+Renderings::Bytes Renderings::Get(const std::string& kind,
+                                  absl::FunctionRef<std::string()> render) {
+  // With the lock: others who want the same wait for it rather than make it too.
+  MutexLock lock(&mu_);
+  const auto it = kept_.find(kind);
+  if (it != kept_.end()) return it->second;
+  Bytes bytes = std::make_shared<const std::string>(render());
+  if (kept_.size() < kMostKept) kept_.emplace(kind, bytes);
+  return bytes;
+}
+
+}  // namespace failback::catalog
