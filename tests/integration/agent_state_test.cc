@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 #include "tests/util/process.h"
 
 namespace failback {

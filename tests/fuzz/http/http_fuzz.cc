@@ -17,8 +17,8 @@
 #include "gateway/json/parameters.h"
 #include "retry/hashed_wheel_timer.h"
 #include "retry/simulated_clock.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/util/http_client.h"
 #include "tests/util/timers.h"
 
 namespace failback::http {

@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 #include "retry/mutex.h"
 #include "retry/simulated_clock.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/util/eventually.h"
+#include "tests/util/http_client.h"
 #include "tests/util/timers.h"
 
 namespace failback::http {

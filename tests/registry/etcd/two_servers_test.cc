@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 
 namespace failback {
 namespace {

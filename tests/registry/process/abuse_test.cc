@@ -25,11 +25,11 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/fault/fault_proxy.h"
 #include "tests/registry/process/bystander.h"
 #include "tests/registry/process/registry_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 #include "tests/util/sanitized_build.h"
 #include "tests/util/seeded_random.h"
 

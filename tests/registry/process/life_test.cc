@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/registry/process/registry_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 
 namespace failback {
 namespace {

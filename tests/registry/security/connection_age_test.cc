@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/registry/security/test_authority.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 
 namespace failback {
 namespace {

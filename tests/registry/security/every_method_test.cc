@@ -15,8 +15,8 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 #include "tests/util/process.h"
 
 namespace failback {

@@ -9,10 +9,10 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/registry/security/security_process.h"
 #include "tests/registry/security/test_authority.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 #include "tests/util/process.h"
 
 namespace failback {

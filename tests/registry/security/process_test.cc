@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/http/http_client.h"
 #include "tests/registry/security/security_process.h"
 #include "tests/registry/security/test_authority.h"
 #include "tests/util/daemons.h"
+#include "tests/util/http_client.h"
 
 namespace failback {
 namespace {

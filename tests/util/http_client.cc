@@ -1,4 +1,4 @@
-#include "tests/daemon/http/http_client.h"
+#include "tests/util/http_client.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
 // A client of HTTP/1.1 for tests: a socket, and as much of the protocol as they look at. It sends
 // what the test says, whether that is right or not.
 
-#ifndef FAILBACK_TESTS_DAEMON_HTTP_HTTP_CLIENT_H_
-#define FAILBACK_TESTS_DAEMON_HTTP_HTTP_CLIENT_H_
+#ifndef FAILBACK_TESTS_UTIL_HTTP_CLIENT_H_
+#define FAILBACK_TESTS_UTIL_HTTP_CLIENT_H_
 
 #include <map>
 #include <string>
@@ -55,4 +55,4 @@ HttpAnswer Http(const std::string& address, const std::string& method, const std
 
 }  // namespace failback
 
-#endif  // FAILBACK_TESTS_DAEMON_HTTP_HTTP_CLIENT_H_
+#endif  // FAILBACK_TESTS_UTIL_HTTP_CLIENT_H_
