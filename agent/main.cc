@@ -372,7 +372,7 @@ void AgentDaemon::AddAdminEndpoint() {
 
 void AgentDaemon::AddMetrics() {
   AddCommonMetrics({"failback-agent", timer_.get(), server_.get(), security_.server.get(),
-                    xds_service_.get(), dns_server_.get()},
+                    xds_service_.get(), dns_server_.get(), front_doors_.get()},
                    &metrics_);
   metrics_.Add([this](MetricFamilies* out) {
     for (const FailbackStatistics& stats : registry_->Stats()) CollectFailback(stats, out);

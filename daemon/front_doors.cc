@@ -121,10 +121,9 @@ absl::StatusOr<std::unique_ptr<http::Server>> BindListener(const Listener& liste
   guard.origins = {config.origins().begin(), config.origins().end()};
   guard.access = sources.security->access();
   GuardDoor(guard, &options);
-  options.admit = [admit = std::move(options.admit), places = listener.token_places,
-                   refuse = listener.refuse](
-                      const http::Shown& shown,
-                      http::Request* request) -> std::optional<http::Response> {
+  options.admit =
+      [admit = std::move(options.admit), places = listener.token_places, refuse = listener.refuse](
+          const http::Shown& shown, http::Request* request) -> std::optional<http::Response> {
     std::optional<http::Response> answer;
     {
       const ShownAs as(BearerOf(*request, places), request);
@@ -282,6 +281,23 @@ void FrontDoors::Stop() {
   }
   if (services_ != nullptr) services_->Stop();
   if (catalog_ != nullptr) catalog_->Stop();
+}
+
+http::FrontDoorStatistics FrontDoors::Stats() const {
+  http::FrontDoorStatistics stats;
+  if (catalog_ == nullptr) return stats;
+  const auto add = [&stats](const char* name, const http::Server* server,
+                            const DoorSessions* writer) {
+    if (server == nullptr) return;
+    stats.listeners.push_back({name, server->Stats(), writer == nullptr ? 0 : writer->live()});
+  };
+  add("http", json_.get(), json_writer_.get());
+  add("consul", consul_.get(), consul_writer_.get());
+  add("eureka", eureka_.get(), eureka_writer_.get());
+  const catalog::Catalog::Statistics followed = catalog_->Stats();
+  stats.services = followed.sets;
+  stats.evicted = followed.evicted;
+  return stats;
 }
 
 std::string FrontDoors::Places() const {

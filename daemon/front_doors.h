@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/config.h"
+#include "daemon/metrics/http_metrics.h"
 #include "daemon/server_security.h"
 #include "failback/config/v1/config.pb.h"
 #include "gateway/catalog/catalog.h"
@@ -82,6 +83,9 @@ class FrontDoors {
   // Begins to serve. `registry` outlives Stop, and calls under way end with it.
   void Start(Registry* registry);
   void Stop();
+
+  // Before Start there is nothing.
+  http::FrontDoorStatistics Stats() const;
 
   // ", http 127.0.0.1:7072, consul 127.0.0.1:8500": for the line that says where a daemon is reached.
   std::string Places() const;

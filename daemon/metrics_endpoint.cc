@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/metrics/dns_metrics.h"
+#include "daemon/metrics/http_metrics.h"
 #include "daemon/metrics/process_metrics.h"
 #include "daemon/metrics/server_metrics.h"
 #include "daemon/metrics/xds_metrics.h"
@@ -25,6 +26,7 @@ void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page) {
     CollectReloads("security", reloads.reloads, reloads.refused_reloads, out);
     xds::CollectXds(sources.xds->Stats(), out);
     if (sources.dns != nullptr) dns::CollectDns(sources.dns->Stats(), out);
+    if (sources.doors != nullptr) http::CollectHttp(sources.doors->Stats(), out);
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "daemon/front_doors.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/server_security.h"
 #include "gateway/dns/dns_server.h"
@@ -25,6 +26,7 @@ struct CommonMetricSources {
   const ServerSecurity* security = nullptr;
   const xds::AdsService* xds = nullptr;
   const dns::DnsServer* dns = nullptr;  // null: none
+  const FrontDoors* doors = nullptr;    // null: none
 };
 void AddCommonMetrics(const CommonMetricSources& sources, MetricsPage* page);
 

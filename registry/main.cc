@@ -157,7 +157,7 @@ absl::Status RegistryDaemon::ServeAdmin() {
 
 void RegistryDaemon::AddMetrics() {
   AddCommonMetrics({"failback-registry", timer_.get(), server_.get(), security_.get(),
-                    xds_service_.get(), dns_server_.get()},
+                    xds_service_.get(), dns_server_.get(), front_doors_.get()},
                    &metrics_);
   if (const auto* store = dynamic_cast<const StoreRegistry*>(registry_.get())) {
     metrics_.Add([store](MetricFamilies* out) {
@@ -231,11 +231,10 @@ void RegistryDaemon::Announce() const {
          {"epoch", absl::StrCat(store->epoch())},
          {"revision", absl::StrCat(store->revision())}});
   }
-  AnnounceReady(
-      "failback-registry", server_->addresses(),
-      admin_server_ == nullptr ? "" : admin_server_->address(),
-      absl::StrCat("store ", config_.store(), DnsPlaces(dns_server_.get()),
-                   FrontDoorPlaces(front_doors_.get())));
+  AnnounceReady("failback-registry", server_->addresses(),
+                admin_server_ == nullptr ? "" : admin_server_->address(),
+                absl::StrCat("store ", config_.store(), DnsPlaces(dns_server_.get()),
+                             FrontDoorPlaces(front_doors_.get())));
 }
 
 int RegistryDaemon::Run(StopSignals* signals) {

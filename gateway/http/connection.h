@@ -15,6 +15,8 @@
 #ifndef FAILBACK_GATEWAY_HTTP_CONNECTION_H_
 #define FAILBACK_GATEWAY_HTTP_CONNECTION_H_
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +39,7 @@
 #include "gateway/http/response_head.h"
 #include "gateway/http/server.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/histogram.h"
 
 namespace failback::http {
 
@@ -60,6 +63,14 @@ class ConnectionOwner {
 
   struct Counters {
     std::atomic<int64_t> connections{0}, parked{0}, requests{0}, refused{0}, slow_closed{0};
+    std::atomic<int64_t> made_room{0};
+    std::array<std::atomic<int64_t>, Server::kStatusClasses> responses{};
+    AtomicHistogram duration_nanos{kLatencyBoundsNanos};
+
+    void CountResponse(int http_status) {
+      const auto place = static_cast<size_t>(std::clamp(http_status / 100, 1, 5) - 1);
+      responses[place].fetch_add(1, std::memory_order_relaxed);
+    }
   };
   Counters& counters() { return counters_; }
 
@@ -83,6 +94,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Serve();
   // Closes at once; whoever waits for its client is notified.
   void Close();
+  // The same, once a request that waits has been answered with `status`, and a stream has ended: the
+  // server stops.
+  void Shutdown(const absl::Status& status);
   // Ends the wait of a parked request early, so that its place is free soon. False: it has none.
   bool EndWait();
 
@@ -113,6 +127,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     kLingering,  // the last response is sent; what the client still sends is thrown away
     kClosed,
   };
+  class Handle;
   class Link;
   class Stream;
   // What threads other than the server's see of a stream.
@@ -138,7 +153,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Answers what is wrong with a request, and closes: where the next one begins is not certain.
   void Reject(int http_status, const absl::Status& status);
 
-  // --- Answering. `request`: the number of the request that is answered; an old one is ignored.
+  // --- Answering (connection_answer.cc). `request`: the number of the request that is answered; an old one is ignored.
+  Responder NewResponder();
   void Answer(uint64_t request, Response response);
   void SetGone(uint64_t request, absl::AnyInvocable<void() &&> gone);
   void SetWait(uint64_t request, absl::Duration wait, absl::AnyInvocable<Response() &&> answer);
@@ -147,7 +163,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Write(Response response);
   void OnWritten(const ErrorCode& error);
 
-  // --- Streaming.
+  // --- Streaming (likewise).
   void BeginStream(uint64_t request, Response head, std::shared_ptr<StreamState> state);
   void AddChunk(uint64_t request, Chunk chunk);
   void EndStream(uint64_t request);
@@ -190,6 +206,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool writing_ = false;
   size_t thrown_away_ = 0;  // bytes that came while it lingered
   uint64_t request_ = 0;    // how many there were
+  int64_t came_nanos_ = 0;  // the last whole one
   boost::beast::flat_buffer buffer_;
   std::unique_ptr<Parser> parser_;  // only while a request is read, or served at its turn
   std::string if_none_match_;

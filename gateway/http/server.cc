@@ -165,7 +165,10 @@ void Server::Impl::Stop() {
     std::vector<std::shared_ptr<Connection>> open;
     open.reserve(connections_.size());
     for (const auto& [key, connection] : connections_) open.push_back(connection);
-    for (const auto& connection : open) connection->Close();
+    const absl::Status stopping =
+        WithRetryDelay(Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the server is stopping"),
+                       absl::Seconds(1));
+    for (const auto& connection : open) connection->Shutdown(stopping);
   });
   thread_.join();
 }
@@ -177,6 +180,9 @@ Server::Statistics Server::Impl::Stats() {
   stats.requests = counters().requests;
   stats.refused = counters().refused;
   stats.slow_closed = counters().slow_closed;
+  stats.made_room = counters().made_room;
+  for (size_t i = 0; i < kStatusClasses; ++i) stats.responses[i] = counters().responses[i];
+  stats.duration_nanos = counters().duration_nanos.Snapshot();
   return stats;
 }
 
@@ -225,10 +231,14 @@ void Server::Impl::MakeRoom() {
       for (auto* queue : {&queue_, &probe_queue_}) {
         queue->erase(std::remove_if(queue->begin(), queue->end(), waits), queue->end());
       }
+      ++counters().made_room;
       return connection->Close();
     }
     // Its client asks again, and its place is free when it has the answer.
-    if (connection->EndWait()) return;
+    if (connection->EndWait()) {
+      ++counters().made_room;
+      return;
+    }
   }
 }
 

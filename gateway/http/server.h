@@ -39,6 +39,7 @@
 #ifndef FAILBACK_GATEWAY_HTTP_SERVER_H_
 #define FAILBACK_GATEWAY_HTTP_SERVER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -57,6 +58,7 @@
 #include "registry/security/identity.h"
 #include "retry/executor.h"
 #include "retry/hashed_wheel_timer.h"
+#include "retry/histogram.h"
 
 namespace failback {
 class ServerTls;
@@ -104,12 +106,19 @@ class Server {
     std::vector<std::pair<std::string, std::string>> headers;
   };
 
+  // 1xx, 2xx, …
+  static constexpr size_t kStatusClasses = 5;
+
   struct Statistics {
     int64_t connections = 0;
     int64_t parked = 0;  // requests that wait for their answer, and streams
     int64_t requests = 0;
     int64_t refused = 0;      // answered before a handler
     int64_t slow_closed = 0;  // connections whose client did not send or read in time
+    int64_t made_room = 0;    // closed, or answered early, for another of max_connections
+    std::array<int64_t, kStatusClasses> responses{};  // by the class of their status
+    // From a whole request to its answer; of a stream not.
+    Histogram duration_nanos{kLatencyBoundsNanos};
   };
 
   // Takes the address. INVALID_ARGUMENT for one that cannot be listened on, or for no timer,
@@ -128,8 +137,8 @@ class Server {
   // Begins to serve.
   void Start();
 
-  // Closes all connections. Handlers have ended when it returns; what they answer later is dropped.
-  // `gone` has run for all who wait.
+  // Answers what waits with 503 (SHUTTING_DOWN), ends streams, and closes all connections. Handlers
+  // have ended when it returns; what they answer later is dropped. `gone` has run for all who wait.
   void Stop();
 
   // `127.0.0.1:7072`, with the port that was chosen.

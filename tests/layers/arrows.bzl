@@ -200,6 +200,7 @@ ARROWS = {
     ],
     "daemon/metrics": [
         "gateway/dns",
+        "gateway/http",
         "gateway/xds",
         "registry/base",
         "registry/security",

@@ -9,6 +9,7 @@
 #include "agent/agent_metrics.h"
 #include "agent/failback_metrics.h"
 #include "daemon/metrics/dns_metrics.h"
+#include "daemon/metrics/http_metrics.h"
 #include "daemon/metrics/metrics_page.h"
 #include "daemon/metrics/process_metrics.h"
 #include "daemon/metrics/server_metrics.h"
@@ -260,6 +261,30 @@ TEST(AgentMetricsTest, CheckedServicesByState) {
                           HasSubstr("health_checks_total{kind=\"tcp\",result=\"fail\"} 2\n")));
 }
 
+TEST(MetricsTest, FrontDoorsAreToldApartByTheirListener) {
+  http::FrontDoorStatistics doors;
+  doors.listeners.resize(2);
+  doors.listeners[0].name = "http";
+  doors.listeners[1].name = "consul";
+  doors.listeners[1].live_instances = 3;
+  doors.listeners[1].server.responses = {0, 9, 0, 4, 0};
+  doors.listeners[1].server.parked = 5;
+  doors.listeners[1].server.made_room = 6;
+  doors.listeners[1].server.duration_nanos.Observe(1'000'000);
+  doors.services = 2;
+  const std::string page = Render([&](MetricFamilies* out) { http::CollectHttp(doors, out); });
+  EXPECT_THAT(
+      page,
+      AllOf(HasSubstr("failback_http_responses_total{listener=\"consul\",code=\"2xx\"} 9\n"),
+            HasSubstr("failback_http_responses_total{listener=\"consul\",code=\"4xx\"} 4\n"),
+            HasSubstr("failback_http_responses_total{listener=\"http\",code=\"2xx\"} 0\n"),
+            HasSubstr("failback_http_parked{listener=\"consul\"} 5\n"),
+            HasSubstr("failback_http_made_room_total{listener=\"consul\"} 6\n"),
+            HasSubstr("failback_http_live_instances{listener=\"consul\"} 3\n"),
+            HasSubstr("failback_http_request_duration_seconds_count{listener=\"consul\"} 1\n"),
+            HasSubstr("failback_http_services 2\n")));
+}
+
 // What every page has, with everything that is served.
 TEST(MetricsTest, NamesKeepToTheConventions) {
   MetricsPage page;
@@ -281,6 +306,9 @@ TEST(MetricsTest, NamesKeepToTheConventions) {
     CollectAgent({}, out);
     xds::CollectXds({}, out);
     dns::CollectDns({}, out);
+    http::FrontDoorStatistics doors;
+    doors.listeners = {{"http", {}, 0}, {"consul", {}, 0}};
+    http::CollectHttp(doors, out);
   });
   std::set<std::string> names;
   for (const prometheus::MetricFamily& family : page.Collect()) {

@@ -146,15 +146,47 @@ TEST_F(ServerTest, AClientThatLeavesIsNoticedWhileItsRequestIsParked) {
   EXPECT_TRUE(Eventually([&] { return server_->Stats().connections == 0; }));
 }
 
-TEST_F(ServerTest, StopNotifiesThoseWhoWait) {
+TEST_F(ServerTest, StopAnswersThoseWhoWait_EndsStreams_AndNotifiesTheirHandlers) {
   Serve();
   HttpConnection client(server_->address());
-  ASSERT_TRUE(client.Send(Get("/park")));
+  ASSERT_TRUE(client.Send(Get("/park?wait")));
   ASSERT_TRUE(ParkedAre(1));
+  HttpConnection reader(server_->address());
+  ASSERT_TRUE(reader.Send(Get("/stream")));
+  reader.ReadUntil("hello\n\r\n");
+  ASSERT_TRUE(HasStream());
+  HttpConnection idle(server_->address());
+  ASSERT_TRUE(idle.Send(Post("x")));
+  EXPECT_EQ(idle.Read().status, 200);
   server_->Stop();
-  EXPECT_TRUE(GoneAre(1));
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.body, "the server is stopping\n");
   EXPECT_TRUE(client.WaitForClose());
+  EXPECT_EQ(reader.ReadUntil("0\r\n\r\n"), "0\r\n\r\n") << "the end of the stream, and no break";
+  EXPECT_TRUE(reader.WaitForClose());
+  EXPECT_TRUE(idle.WaitForClose());
+  EXPECT_TRUE(GoneAre(2));
   SendAll("too late");
+}
+
+TEST_F(ServerTest, AnswersAreCountedByTheirClass_AndTimed) {
+  Serve();
+  EXPECT_EQ(Http(server_->address(), "POST", "/echo", {}, "x").status, 200);
+  EXPECT_EQ(Http(server_->address(), "GET", "/nothing").status, 404);
+  HttpConnection bad(server_->address());
+  ASSERT_TRUE(bad.Send("nonsense\r\n\r\n"));
+  EXPECT_EQ(bad.Read().status, 400);
+  HttpConnection waits(server_->address());
+  ASSERT_TRUE(waits.Send(Get("/park?wait")));
+  ASSERT_TRUE(ParkedAre(1));
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_EQ(waits.Read().body, "over");
+  const Server::Statistics stats = server_->Stats();
+  EXPECT_EQ(stats.responses[1], 2);
+  EXPECT_EQ(stats.responses[3], 2);
+  EXPECT_EQ(stats.duration_nanos.count(), 3) << "of what was no request there is no time";
+  EXPECT_GE(stats.duration_nanos.sum(), absl::ToInt64Nanoseconds(absl::Seconds(10)));
 }
 
 TEST_F(ServerTest, RequestsSentAheadAreAnsweredInTheirOrder) {
