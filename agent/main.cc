@@ -23,6 +23,7 @@
 #include "agent/agent_service.h"
 #include "agent/config_reload.h"
 #include "agent/consul_checks.h"
+#include "agent/consul_folder.h"
 #include "agent/failback_metrics.h"
 #include "agent/intent_history.h"
 #include "agent/intent_log.h"
@@ -56,6 +57,7 @@
 #include "gateway/xds/bootstrap.h"
 #include "registry/base/proto_time.h"
 #include "registry/failback/failback_group.h"
+#include "registry/model/canonical.h"
 #include "registry/model/errors.h"
 #include "registry/server/registry_server.h"
 #include "retry/hashed_wheel_timer.h"
@@ -339,6 +341,19 @@ absl::Status AgentDaemon::ClaimHttp() {
   sources.agent = true;
   sources.check_runner = consul_checks_.get();
   sources.carried = [this](const std::string& id) { return KeysWithId(registry_->Carried(), id); };
+  sources.carries = [this](const InstanceKey& key) {
+    const std::string canonical = CanonicalKey(key);
+    const std::vector<CarriedRecord> carried = registry_->Carried(canonical);
+    return std::any_of(carried.begin(), carried.end(),
+                       [&](const CarriedRecord& record) { return record.key == canonical; });
+  };
+  if (!config_.state_dir().empty()) {
+    sources.open_folder = [this] {
+      auto folder = OpenConsulFolder(absl::StrCat(config_.state_dir(), "/consul"));
+      if (folder.ok()) return folder;
+      return decltype(folder)(loader_.ErrorAt("state_dir", std::string(folder.status().message())));
+    };
+  }
   auto doors = FrontDoors::Bind(FrontDoorConfigOf(config_), sources, loader_);
   if (!doors.ok()) return doors.status();
   front_doors_ = *std::move(doors);
@@ -354,7 +369,9 @@ absl::Status AgentDaemon::Serve() {
   if (!server.ok()) return loader_.ErrorAt("listen", std::string(server.status().message()));
   server_ = *std::move(server);
   if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
-  if (front_doors_ != nullptr) front_doors_->Start(registry_.get());
+  if (front_doors_ != nullptr) {
+    if (auto status = front_doors_->Start(registry_.get()); !status.ok()) return status;
+  }
   if (auto status = security_.server->Watch(timer_.get()); !status.ok()) return status;
   return WriteXdsBootstrap(config_, client_name_, server_->addresses(), loader_);
 }

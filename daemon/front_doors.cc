@@ -202,12 +202,12 @@ void FrontDoors::StartJson(Registry* registry) {
   json_->Start();
 }
 
-void FrontDoors::StartConsul(Registry* registry) {
+absl::Status FrontDoors::StartConsul(Registry* registry) {
   consul::ConsulDoor::Options options;
   options.catalog = catalog_;
   options.access = access();
   options.datacenter = config_.consul.datacenter();
-  options.node = sources_.node;
+  options.node = config_.consul.advertise().empty() ? sources_.node : config_.consul.advertise();
   options.address = consul_->address();
   options.version = kVersion;
   options.random = [random = std::make_shared<std::minstd_rand>(std::random_device()())]() {
@@ -226,6 +226,13 @@ void FrontDoors::StartConsul(Registry* registry) {
     services.runner = sources_.check_runner;
     services.own_address = config_.consul.advertise();
     services.carried = sources_.carried;
+    services.carries = sources_.carries;
+    if (sources_.open_folder != nullptr) {
+      auto folder = sources_.open_folder();
+      if (!folder.ok()) return folder.status();
+      folder_ = *std::move(folder);
+      services.folder = folder_.get();
+    }
     if (options.access != nullptr) {
       services.may_change = [access = options.access](const Identity& caller,
                                                       const InstanceKey& key) {
@@ -241,6 +248,7 @@ void FrontDoors::StartConsul(Registry* registry) {
         consul_->Handle(method, pattern, std::move(handler));
       });
   consul_->Start();
+  return absl::OkStatus();
 }
 
 void FrontDoors::StartEureka(Registry* registry) {
@@ -260,7 +268,7 @@ void FrontDoors::StartEureka(Registry* registry) {
   eureka_->Start();
 }
 
-void FrontDoors::Start(Registry* registry) {
+absl::Status FrontDoors::Start(Registry* registry) {
   catalog::Catalog::Options options;
   options.timer = sources_.timer;
   for (const auto* server : {&json_, &consul_, &eureka_}) {
@@ -270,9 +278,12 @@ void FrontDoors::Start(Registry* registry) {
   }
   options.max_sets = max_services_;
   catalog_ = std::make_shared<catalog::Catalog>(registry, options);
+  if (consul_ != nullptr) {
+    if (auto status = StartConsul(registry); !status.ok()) return status;
+  }
   if (json_ != nullptr) StartJson(registry);
-  if (consul_ != nullptr) StartConsul(registry);
   if (eureka_ != nullptr) StartEureka(registry);
+  return absl::OkStatus();
 }
 
 void FrontDoors::Stop() {

@@ -4,7 +4,7 @@
 //   if (auto status = ValidateFrontDoors(config, loader); !status.ok()) return status;
 //   …
 //   auto doors = FrontDoors::Bind(config, sources, loader);   // takes the addresses
-//   (*doors)->Start(&registry);                               // begins to serve
+//   if (auto status = (*doors)->Start(&registry); !status.ok()) return status;  // begins to serve
 //
 // The doors share one catalog: a service is followed once, whichever of them is asked for it.
 //
@@ -29,6 +29,7 @@
 #include "gateway/catalog/catalog.h"
 #include "gateway/consul/agent_services.h"
 #include "gateway/consul/check_runner.h"
+#include "gateway/consul/kept_service.h"
 #include "gateway/door/door_sessions.h"
 #include "gateway/http/server.h"
 #include "gateway/json/json_door.h"
@@ -72,6 +73,9 @@ class FrontDoors {
     consul::CheckRunner* check_runner = nullptr;
     // What the agent carries under an instance id.
     std::function<std::vector<InstanceKey>(const std::string& id)> carried = nullptr;
+    std::function<bool(const InstanceKey&)> carries = nullptr;
+    // Where it keeps what clients of Consul have registered; null: nowhere. Called by Start.
+    std::function<absl::StatusOr<std::unique_ptr<consul::ServiceFolder>>()> open_folder = nullptr;
   };
 
   // Takes the addresses. Null when no front door is asked for.
@@ -80,8 +84,9 @@ class FrontDoors {
                                                           const ConfigLoader& loader);
   ~FrontDoors();  // as Stop
 
-  // Begins to serve. `registry` outlives Stop, and calls under way end with it.
-  void Start(Registry* registry);
+  // Begins to serve. `registry` outlives Stop, and calls under way end with it. FAILED_PRECONDITION:
+  // what has to be kept cannot be.
+  absl::Status Start(Registry* registry);
   void Stop();
 
   // Before Start there is nothing.
@@ -95,7 +100,7 @@ class FrontDoors {
       : config_(std::move(config)), max_services_(max_services), sources_(std::move(sources)) {}
 
   void StartJson(Registry* registry);
-  void StartConsul(Registry* registry);
+  absl::Status StartConsul(Registry* registry);
   void StartEureka(Registry* registry);
   std::shared_ptr<AccessControl> access() const { return sources_.security->access(); }
 
@@ -107,6 +112,7 @@ class FrontDoors {
   std::unique_ptr<DoorSessions> consul_writer_;
   std::unique_ptr<DoorSessions> eureka_writer_;
   std::unique_ptr<JsonDoor> json_door_;
+  std::unique_ptr<consul::ServiceFolder> folder_;    // null: none
   std::shared_ptr<consul::AgentServices> services_;  // null: no agent, or no door for Consul
   std::unique_ptr<http::Server> json_;               // null: none, as the next two
   std::unique_ptr<http::Server> consul_;

@@ -125,7 +125,9 @@ absl::Status RegistryDaemon::Start() {
   if (auto status = ClaimHttp(); !status.ok()) return status;
   if (auto status = Serve(); !status.ok()) return status;
   if (dns_server_ != nullptr) dns_server_->Start(registry_.get());
-  if (front_doors_ != nullptr) front_doors_->Start(registry_.get());
+  if (front_doors_ != nullptr) {
+    if (auto status = front_doors_->Start(registry_.get()); !status.ok()) return status;
+  }
   if (auto status = security_->Watch(timer_.get()); !status.ok()) return status;
   if (auto* etcd = dynamic_cast<EtcdRegistry*>(registry_.get())) {
     // Not the empty name: the process lives, and is not to be started again for etcd's sake.

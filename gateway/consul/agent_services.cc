@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kSweepPeriod = absl::Seconds(10);
 // How long a client may come back to a TTL check that it has not renewed.
 constexpr absl::Duration kRemembered = absl::Hours(1);
-// What a check says of itself, for people.
+// What a check says of itself, and why there is maintenance, for people.
 constexpr size_t kMaxOutput = 4096;
 
 using Kind = CheckDefinition::Kind;
@@ -38,12 +38,89 @@ absl::Status UnknownCheck(const std::string& id) {
 
 std::shared_ptr<AgentServices> AgentServices::Create(Options options) {
   std::shared_ptr<AgentServices> services(new AgentServices(std::move(options)));
+  services->Restore();
   auto sweep = PeriodicTask::Start(services->options_.timer, kSweepPeriod,
                                    [weak = std::weak_ptr<AgentServices>(services)] {
                                      if (auto self = weak.lock()) self->Sweep();
                                    });
   if (sweep.ok()) services->sweep_ = *std::move(sweep);  // else the timer has stopped
   return services;
+}
+
+void AgentServices::Restore() {
+  if (options_.folder == nullptr) return;
+  std::vector<ServicePtr> restored;
+  for (const std::string& text : options_.folder->TakeAll()) {
+    std::optional<ServicePtr> service = Restored(text);
+    if (!service.has_value()) continue;
+    MutexLock lock(&mu_);
+    if (services_.size() >= options_.max_services) break;
+    services_[(*service)->definition.id] = *service;
+    restored.push_back(*std::move(service));
+  }
+  for (const ServicePtr& service : restored) StartProbes(service);
+}
+
+std::optional<AgentServices::ServicePtr> AgentServices::Restored(const std::string& text) const {
+  absl::StatusOr<KeptService> kept = ParseKept(text);
+  if (!kept.ok()) {
+    Log(LogLevel::kWarning, "a kept service of a Consul client cannot be read",
+        {{"error", std::string(kept.status().message())}});
+    return std::nullopt;
+  }
+  auto service = std::make_shared<Service>();
+  for (const CheckDefinition& check : kept->definition.checks) {
+    service->checks.push_back({{check, check.status, ""}, nullptr});
+  }
+  const std::string id = kept->definition.id;
+  service->definition = std::move(kept->definition);
+  service->name_space = std::move(kept->name_space);
+  service->owner = std::move(kept->owner);
+  service->maintenance = kept->maintenance;
+  service->reason = std::move(kept->reason);
+  service->renewed_nanos = options_.timer->clock()->NowNanos();
+  absl::Status status = Complete(service.get());
+  if (status.ok()) status = ValidateChecks(*service);
+  if (status.ok()) {
+    const absl::StatusOr<ServiceInstance> instance = InstanceOf(*service);
+    status = instance.status();
+    if (instance.ok()) service->key = instance->key();
+  }
+  if (!status.ok()) {
+    Log(LogLevel::kWarning, "a kept service of a Consul client is not valid any more",
+        {{"id", id}, {"error", std::string(status.message())}});
+    return std::nullopt;
+  }
+  if (StatusOf(*service) == CheckStatus::kCritical) {
+    service->critical_nanos = service->renewed_nanos;
+  }
+  // It was unregistered, and the folder has not been told.
+  if (service->ttl == absl::ZeroDuration() && options_.carries != nullptr &&
+      !options_.carries(service->key)) {
+    options_.folder->Forget(id);
+    return std::nullopt;
+  }
+  return service;
+}
+
+void AgentServices::Keep(const Service& service) const {
+  if (options_.folder == nullptr || stopped_) return;
+  KeptService kept;
+  kept.definition = service.definition;
+  kept.definition.checks.clear();
+  for (const Check& check : service.checks) {
+    kept.definition.checks.push_back(check.state.definition);
+    kept.definition.checks.back().status = check.state.status;
+  }
+  kept.name_space = service.name_space;
+  kept.owner = service.owner;
+  kept.maintenance = service.maintenance;
+  kept.reason = service.reason;
+  options_.folder->Keep(service.definition.id, KeptText(kept));
+}
+
+void AgentServices::Forget(const Service& service) const {
+  if (options_.folder != nullptr && !stopped_) options_.folder->Forget(service.definition.id);
 }
 
 void AgentServices::Stop() {
@@ -102,9 +179,20 @@ absl::StatusOr<ServiceInstance> AgentServices::InstanceOf(const Service& service
   absl::StatusOr<ServiceInstance> instance =
       ToInstance(service.definition, service.name_space, options_.own_address, StatusOf(service));
   if (instance.ok() && service.maintenance) {
-    instance->set_status(registry::v1::HEALTH_STATUS_DRAINING);
+    consul::SetMaintenance(StatusOf(service), &*instance);
   }
   return instance;
+}
+
+absl::Status AgentServices::ValidateChecks(const Service& service) const {
+  for (const Check& check : service.checks) {
+    if (check.state.definition.kind == Kind::kTtl) continue;
+    absl::Status valid = options_.runner == nullptr
+                             ? InvalidField("Check", "only TTL checks are supported here")
+                             : options_.runner->Validate(check.state.definition);
+    if (!valid.ok()) return valid;
+  }
+  return absl::OkStatus();
 }
 
 bool AgentServices::HasLapsed(const Service& service) const {
@@ -133,6 +221,7 @@ AgentServices::ServicePtr AgentServices::CopyOf(const Service& service) {
   copy->name_space = service.name_space;
   copy->owner = service.owner;
   copy->maintenance = service.maintenance;
+  copy->reason = service.reason;
   for (const Check& check : service.checks) copy->checks.push_back({check.state, nullptr});
   return copy;
 }
@@ -151,13 +240,7 @@ void AgentServices::Register(const Identity& caller, const std::string& name_spa
 
 void AgentServices::Replace(const Identity& caller, ServicePtr service, Done done) {
   if (absl::Status status = Complete(service.get()); !status.ok()) return std::move(done)(status);
-  for (const Check& check : service->checks) {
-    if (check.state.definition.kind == Kind::kTtl) continue;
-    const absl::Status valid = options_.runner == nullptr
-                                   ? InvalidField("Check", "only TTL checks are supported here")
-                                   : options_.runner->Validate(check.state.definition);
-    if (!valid.ok()) return std::move(done)(valid);
-  }
+  if (absl::Status status = ValidateChecks(*service); !status.ok()) return std::move(done)(status);
   absl::StatusOr<ServiceInstance> instance = InstanceOf(*service);
   if (!instance.ok()) return std::move(done)(instance.status());
   service->key = instance->key();
@@ -222,6 +305,10 @@ absl::Status AgentServices::Placed(const ServicePtr& service, ServicePtr before,
     options_.writer->Remove(before->owner, before->key, registry::v1::INTENT_STATE_UNSPECIFIED,
                             [](const absl::StatusOr<LiveInstance>&) {});
   }
+  {
+    MutexLock lock(&mu_);
+    if (Find(service->definition.id) == service) Keep(*service);
+  }
   StartProbes(service);
   return absl::OkStatus();
 }
@@ -255,6 +342,7 @@ bool AgentServices::Note(CheckStatus status, const std::string& output, Check* c
   if (after == before) return false;
   service->critical_nanos =
       after == CheckStatus::kCritical ? options_.timer->clock()->NowNanos() : 0;
+  Keep(*service);
   return true;
 }
 
@@ -349,14 +437,18 @@ void AgentServices::ReportCheck(const Identity& caller, const std::string& id, C
 }
 
 void AgentServices::SetMaintenance(const Identity& caller, const std::string& id, bool enable,
-                                   Done done) {
+                                   const std::string& reason, Done done) {
   ServicePtr service;
   absl::Status bad;
   {
     MutexLock lock(&mu_);
     service = Find(id);
     bad = service == nullptr ? UnknownService(id) : MayChange(caller, *service);
-    if (bad.ok()) service->maintenance = enable;
+    if (bad.ok()) {
+      service->maintenance = enable;
+      service->reason = enable ? reason.substr(0, kMaxOutput) : "";
+      Keep(*service);
+    }
   }
   if (!bad.ok()) return std::move(done)(bad);
   PutAgain(caller, service, std::move(done));
@@ -418,6 +510,7 @@ void AgentServices::Remove(const Identity& caller, const ServicePtr& service, Do
                               if (it != services_.end() && it->second == service) {
                                 ended = std::move(it->second);
                                 services_.erase(it);
+                                Forget(*service);
                               }
                             }
                             std::move(done)(gone.status());
@@ -454,6 +547,7 @@ std::map<std::string, AgentServices::Shown> AgentServices::Look() const {
     Shown& entry = shown[id];
     entry.instance = *std::move(instance);
     entry.maintenance = service->maintenance;
+    entry.reason = service->reason;
     entry.lapsed = HasLapsed(*service);
     for (const Check& check : service->checks) entry.checks.push_back(check.state);
   }
@@ -470,6 +564,7 @@ void AgentServices::Sweep() {
       const bool limited = service.deregister_after != absl::ZeroDuration();
       const absl::Duration kept = service.ttl + (limited ? service.deregister_after : kRemembered);
       if (HasLapsed(service) && now - service.renewed_nanos > absl::ToInt64Nanoseconds(kept)) {
+        Forget(service);
         forgotten.push_back(std::move(it->second));
         it = services_.erase(it);
         continue;

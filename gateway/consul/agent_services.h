@@ -7,8 +7,13 @@
 //
 // A TTL check that is not renewed in time ends the session, and the instance goes. Its client may
 // renew it again for an hour, or for `DeregisterCriticalServiceAfter`, and it is registered again,
-// as in Consul; after that, and when the agent has started again, the answer is 404, and the client
-// registers again. A service whose probes fail for `DeregisterCriticalServiceAfter` is unregistered.
+// as in Consul; after that the answer is 404, and the client registers again. A service whose probes
+// fail for `DeregisterCriticalServiceAfter` is unregistered.
+//
+// With a ServiceFolder the table, and each check as it is, comes back with the agent: probes begin
+// again, and a TTL check has its whole TTL once more. The instances come back by the agent's intents,
+// not by this; of one without a TTL that has no intent any more nothing comes back. Without a folder
+// clients have to register again.
 //
 // Example:
 //
@@ -26,6 +31,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +41,7 @@
 #include "absl/time/time.h"
 #include "gateway/consul/check_runner.h"
 #include "gateway/consul/definition.h"
+#include "gateway/consul/kept_service.h"
 #include "gateway/door/instance_writer.h"
 #include "registry/model/messages.h"
 #include "registry/security/identity.h"
@@ -59,6 +66,10 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
     // What this agent carries under an id and this table does not know: it was put before the agent
     // started. Null: nothing.
     std::function<std::vector<InstanceKey>(const std::string& id)> carried = nullptr;
+    // Null: nothing is kept. It outlives Stop.
+    ServiceFolder* folder = nullptr;
+    // Whether this agent carries an instance: it is asked for what the folder has, at the beginning.
+    std::function<bool(const InstanceKey&)> carries = nullptr;
     // Whether a caller may change a service; null: every one may.
     std::function<absl::Status(const Identity&, const InstanceKey&)> may_change = nullptr;
     size_t max_services = 10000;
@@ -74,6 +85,7 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
     ServiceInstance instance;
     std::vector<CheckState> checks;
     bool maintenance = false;
+    std::string reason;   // of the maintenance
     bool lapsed = false;  // its TTL check was not renewed
   };
 
@@ -95,8 +107,9 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
   // Of a TTL check: how it is now; renews it.
   void ReportCheck(const Identity& caller, const std::string& id, CheckStatus status,
                    const std::string& output, Done done);
-  // Takes a service out of rotation, or back.
-  void SetMaintenance(const Identity& caller, const std::string& id, bool enable, Done done);
+  // Takes a service out of rotation, or back. `reason` is for people.
+  void SetMaintenance(const Identity& caller, const std::string& id, bool enable,
+                      const std::string& reason, Done done);
 
   // By id.
   std::map<std::string, Shown> Look() const;
@@ -113,6 +126,7 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
     std::vector<Check> checks;
     InstanceKey key;
     bool maintenance = false;
+    std::string reason;
     absl::Duration ttl;  // zero: it has no TTL check
     absl::Duration deregister_after;
     int64_t renewed_nanos = 0;
@@ -123,9 +137,19 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
 
   explicit AgentServices(Options options) : options_(std::move(options)) {}
 
+  // Takes over what the folder has.
+  void Restore();
+  // Nullopt: it does not come back.
+  std::optional<ServicePtr> Restored(const std::string& text) const;
+  // Puts a service into the folder as it is now.
+  void Keep(const Service& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(const Service& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   static CheckStatus StatusOf(const Service& service);
   // Gives checks that have none an id, and takes the TTL out of them.
   static absl::Status Complete(Service* service);
+  // INVALID_ARGUMENT for a check that this agent cannot run.
+  absl::Status ValidateChecks(const Service& service) const;
   absl::StatusOr<ServiceInstance> InstanceOf(const Service& service) const;
   bool HasLapsed(const Service& service) const;
 

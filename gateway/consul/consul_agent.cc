@@ -1,6 +1,7 @@
 // The part of Consul's API that is about one agent: /v1/agent.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -88,13 +89,14 @@ void ConsulDoor::AddAgent(const Add& add) {
             });
   AddChange(add, "/v1/agent/service/maintenance/{id}", {"enable", "reason"},
             [services](const Request& request, AgentServices::Done done) {
-              const std::string enable = request.Query("enable");
-              if (enable != "true" && enable != "false") {
+              const std::string text = request.Query("enable");
+              const std::optional<bool> enable = ParseBool(text);
+              if (!enable.has_value()) {
                 return std::move(done)(
-                    InvalidField("enable", absl::StrCat(Quoted(enable), " is not true or false")));
+                    InvalidField("enable", absl::StrCat(Quoted(text), " is not true or false")));
               }
-              services->SetMaintenance(request.caller, request.parameters[0], enable == "true",
-                                       std::move(done));
+              services->SetMaintenance(request.caller, request.parameters[0], *enable,
+                                       request.Query("reason"), std::move(done));
             });
   AddChange(add, "/v1/agent/check/register", {},
             [services](const Request& request, AgentServices::Done done) {
@@ -123,11 +125,12 @@ void ConsulDoor::AddAgent(const Add& add) {
             });
 
   const auto read = [&](const char* pattern,
-                        std::string (ConsulDoor::*render)(const Identity&) const) {
+                        std::string (ConsulDoor::*render)(const Identity&) const,
+                        unsigned accepts = Query::kNothingElse) {
     add("GET", pattern,
-        [self = shared_from_this(), render](const Request& request, Responder responder) {
+        [self = shared_from_this(), render, accepts](const Request& request, Responder responder) {
           absl::StatusOr<Query> query =
-              ParseQuery(request.query, Query::kNothingElse, self->options_.datacenter);
+              ParseQuery(request.query, accepts, self->options_.datacenter);
           if (!query.ok()) return responder.Send(Error(query.status()));
           if (self->options_.access != nullptr) {
             if (auto may = self->options_.access->rules()->JudgeAny(request.caller); !may.ok()) {
@@ -138,7 +141,7 @@ void ConsulDoor::AddAgent(const Add& add) {
         });
   };
   read("/v1/agent/self", &ConsulDoor::AgentSelf);
-  read("/v1/agent/members", &ConsulDoor::AgentMembers);
+  read("/v1/agent/members", &ConsulDoor::AgentMembers, Query::kMembers);
   read("/v1/agent/services", &ConsulDoor::AgentServicesJson);
   read("/v1/agent/checks", &ConsulDoor::AgentChecksJson);
 }
@@ -213,11 +216,12 @@ std::string ConsulDoor::AgentChecksJson(const Identity& caller) const {
       WriteCheck(check, entry, &json);
     };
     CheckEntry check;
-    check.node = options_.node;
+    check.node = entry.address;  // as everywhere: a node is called by its address
     if (shown.maintenance) {
       check.id = absl::StrCat("_service_maintenance:", id);
       check.name = "Service Maintenance Mode";
       check.status = CheckStatus::kCritical;
+      check.notes = shown.reason;
       check.kind = "maintenance";
       write(check);
     }

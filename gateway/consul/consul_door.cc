@@ -51,37 +51,49 @@ Response ConsulDoor::Error(const absl::Status& status) {
 }
 
 std::optional<Response> ConsulDoor::RefuseUnsupported(const Request& request) {
-  static constexpr const char* kAbsent[] = {"acl",
-                                            "config",
-                                            "connect",
-                                            "coordinate",
-                                            "discovery-chain",
-                                            "event",
-                                            "exported-services",
-                                            "imported-services",
-                                            "internal",
-                                            "kv",
-                                            "namespace",
-                                            "namespaces",
-                                            "operator",
-                                            "partition",
-                                            "partitions",
-                                            "peering",
-                                            "peerings",
-                                            "query",
-                                            "session",
-                                            "snapshot",
-                                            "txn"};
-  if (request.segments.size() < 2 || request.segments[0] != "v1") return std::nullopt;
-  const std::string& part = request.segments[1];
-  if (std::none_of(std::begin(kAbsent), std::end(kAbsent),
-                   [&](const char* absent) { return part == absent; })) {
-    return std::nullopt;
+  // Parts of Consul's API, and calls of those parts that are here, each with what is below it.
+  static constexpr const char* kParts[] = {
+      "acl",      "config",    "connect",  "coordinate",        "discovery-chain",
+      "event",    "kv",        "internal", "exported-services", "imported-services",
+      "lock",     "namespace", "operator", "namespaces",        "partition",
+      "peering",  "peerings",  "query",    "partitions",        "session",
+      "snapshot", "txn"};
+  static constexpr std::pair<const char*, const char*> kCalls[] = {{"agent", "connect"},
+                                                                   {"agent", "force-leave"},
+                                                                   {"agent", "health"},
+                                                                   {"agent", "host"},
+                                                                   {"agent", "join"},
+                                                                   {"agent", "leave"},
+                                                                   {"agent", "maintenance"},
+                                                                   {"agent", "metrics"},
+                                                                   {"agent", "monitor"},
+                                                                   {"agent", "reload"},
+                                                                   {"agent", "token"},
+                                                                   {"agent", "version"},
+                                                                   {"catalog", "connect"},
+                                                                   {"catalog", "deregister"},
+                                                                   {"catalog", "gateway-services"},
+                                                                   {"catalog", "node-services"},
+                                                                   {"catalog", "register"},
+                                                                   {"health", "connect"},
+                                                                   {"health", "ingress"}};
+  const std::vector<std::string>& path = request.segments;
+  if (path.size() < 2 || path[0] != "v1") return std::nullopt;
+  std::string call = path[1];
+  bool absent = std::any_of(std::begin(kParts), std::end(kParts),
+                            [&](const char* part) { return path[1] == part; });
+  if (!absent && path.size() > 2) {
+    call = absl::StrCat(path[1], "/", path[2]);
+    absent = std::any_of(std::begin(kCalls), std::end(kCalls), [&](const auto& one) {
+      return path[1] == one.first && path[2] == one.second;
+    });
   }
+  if (!absent) return std::nullopt;
   return Error(501, absl::UnimplementedError(absl::StrCat(
-                        "/v1/", part,
-                        " is not part of this door, which has /v1/agent, /v1/catalog, /v1/health "
-                        "and /v1/status; docs/consul.md lists every call")));
+                        "/v1/", call,
+                        " is not part of this door: services register with "
+                        "/v1/agent/service/register at a failback-agent, and are read with "
+                        "/v1/catalog and /v1/health; docs/consul.md lists every call")));
 }
 
 absl::Status ConsulDoor::MayRead(const Identity& caller, const std::string& name_space,

@@ -56,7 +56,9 @@ class ConsulDoor : public std::enable_shared_from_this<ConsulDoor> {
     std::shared_ptr<AccessControl> access = nullptr;
     // The namespace that is meant where a request names no datacenter.
     std::string datacenter = "default";
-    // How this daemon is called, and where it is reached: of `agent/self` and `status/leader`.
+    // How this daemon is called, and where it is reached: of `agent/self` and `status/leader`. Where
+    // it has an address of its own for services (consul.advertise), it is called by that, as all nodes
+    // are.
     std::string node;
     std::string address;  // HOST:PORT
     std::string version;

@@ -1,6 +1,7 @@
 #include "gateway/consul/mapping.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr char kTags[] = "tags";
 constexpr char kMoreTags[] = "tags.";
 constexpr char kStatusKey[] = "consul.status";
+constexpr char kMaintenanceKey[] = "consul.maintenance";
 constexpr char kWarning[] = "warning";
 
 bool StartsWith(std::string_view text, std::string_view prefix) {
@@ -173,6 +175,12 @@ void SetStatus(CheckStatus status, ServiceInstance* instance) {
   }
 }
 
+void SetMaintenance(CheckStatus status, ServiceInstance* instance) {
+  instance->set_status(registry::v1::HEALTH_STATUS_DRAINING);
+  instance->mutable_metadata()->erase(kStatusKey);
+  (*instance->mutable_metadata())[kMaintenanceKey] = StatusName(status);
+}
+
 ServiceEntry::ServiceEntry(const InstanceView& instance)
     : service(instance.service),
       id(instance.instance_id),
@@ -181,25 +189,32 @@ ServiceEntry::ServiceEntry(const InstanceView& instance)
       weight(instance.has_weight ? instance.weight : 100),
       zone(instance.zone),
       draining(instance.status == registry::v1::HEALTH_STATUS_DRAINING),
-      maintenance(instance.offline) {
+      offline(instance.offline) {
   bool warning = false;
+  std::optional<CheckStatus> in_maintenance;
   std::vector<std::pair<uint32_t, std::string_view>> parts;
   for (const InstanceView::Entry& entry : instance.metadata) {
     if (const uint32_t part = TagsPart(entry.key); part != 0) {
       parts.emplace_back(part, entry.value);
     } else if (entry.key == kStatusKey) {
       warning = entry.value == kWarning;
+    } else if (entry.key == kMaintenanceKey) {
+      in_maintenance = ParseStatus(entry.value);
     } else if (!StartsWith(entry.key, kOwnMetadata)) {
       meta.push_back(entry);
     }
   }
   std::sort(parts.begin(), parts.end());
   for (const auto& [part, value] : parts) DecodeTags(value, &tags);
-  if (maintenance || draining || instance.status == registry::v1::HEALTH_STATUS_UNHEALTHY) {
-    status = CheckStatus::kCritical;
+  maintenance = draining && in_maintenance.has_value();
+  if (maintenance) {
+    check_status = *in_maintenance;
+  } else if (draining || instance.status == registry::v1::HEALTH_STATUS_UNHEALTHY) {
+    check_status = CheckStatus::kCritical;
   } else if (warning) {
-    status = CheckStatus::kWarning;
+    check_status = CheckStatus::kWarning;
   }
+  status = offline || maintenance ? CheckStatus::kCritical : check_status;
 }
 
 bool ServiceEntry::HasTag(std::string_view tag) const {

@@ -14,6 +14,7 @@
 //   passing                   healthy
 //   warning                   healthy, with metadata `consul.status: warning`
 //   critical                  unhealthy; draining; offline by an operator's mark
+//   maintenance               draining, with metadata `consul.maintenance`: how its checks are
 //
 // Example:
 //
@@ -51,6 +52,9 @@ absl::StatusOr<ServiceInstance> ToInstance(const ServiceDefinition& service,
 // Sets what a check says of an instance that was made by ToInstance.
 void SetStatus(CheckStatus status, ServiceInstance* instance);
 
+// The same while it is out of rotation: draining, whatever its checks say.
+void SetMaintenance(CheckStatus status, ServiceInstance* instance);
+
 // A service as Consul shows it. Refers to what it was made of, but for its tags.
 struct ServiceEntry {
   explicit ServiceEntry(const InstanceView& instance);
@@ -63,9 +67,11 @@ struct ServiceEntry {
   uint32_t port = 0;
   uint32_t weight = 100;
   std::string_view zone;
-  CheckStatus status = CheckStatus::kPassing;
+  CheckStatus status = CheckStatus::kPassing;        // as a whole
+  CheckStatus check_status = CheckStatus::kPassing;  // without its maintenance
   bool draining = false;
-  bool maintenance = false;  // offline by an operator's mark
+  bool offline = false;      // by an operator's mark
+  bool maintenance = false;  // that a client of Consul has asked for
   std::vector<std::string> tags;
   std::vector<InstanceView::Entry> meta;
 };

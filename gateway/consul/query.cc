@@ -21,6 +21,7 @@ absl::Status Refuse(const std::string& name, unsigned accepts) {
   std::string allowed = "dc, index, wait, stale, consistent, cached, near, token, pretty";
   if ((accepts & Query::kTags) != 0) absl::StrAppend(&allowed, ", tag");
   if ((accepts & (Query::kTags | Query::kPassing)) != 0) absl::StrAppend(&allowed, ", passing");
+  if ((accepts & Query::kMembers) != 0) absl::StrAppend(&allowed, ", wan, segment");
   return InvalidField(name.size() > kMaxQuoted ? Quoted(name) : name,
                       absl::StrCat("is not supported here; allowed: ", allowed));
 }
@@ -53,11 +54,13 @@ absl::StatusOr<Query> ParseQuery(const Parameters& parameters, unsigned accepts,
       query.tags.push_back(value);
     } else if ((accepts & (Query::kTags | Query::kPassing)) != 0 && name == "passing") {
       // Without a value it is set, as in Consul.
-      if (!IsOneOf(value, {"", "1", "0", "true", "false", "t", "f", "T", "F", "True", "False",
-                           "TRUE", "FALSE"})) {
+      const std::optional<bool> passing = value.empty() ? true : ParseBool(value);
+      if (!passing.has_value()) {
         return InvalidField("passing", absl::StrCat(Quoted(value), " is not true or false"));
       }
-      query.passing = !IsOneOf(value, {"0", "false", "f", "F", "False", "FALSE"});
+      query.passing = *passing;
+    } else if ((accepts & Query::kMembers) != 0 && IsOneOf(name, {"wan", "segment"})) {
+      continue;  // there is one pool, which has this daemon
     } else if (!IsOneOf(name, {"stale", "consistent", "cached", "near", "token", "pretty"}) &&
                (accepts & Query::kAny) == 0) {
       return Refuse(name, accepts);
@@ -70,6 +73,12 @@ absl::StatusOr<Query> ParseQuery(const Parameters& parameters, unsigned accepts,
                         absl::StrCat(Quoted(query.name_space), " is no name of a datacenter"));
   }
   return query;
+}
+
+std::optional<bool> ParseBool(const std::string& text) {
+  if (IsOneOf(text, {"1", "t", "T", "true", "TRUE", "True"})) return true;
+  if (IsOneOf(text, {"0", "f", "F", "false", "FALSE", "False"})) return false;
+  return std::nullopt;
 }
 
 bool IsDue(const Query& query, uint64_t index) { return !query.blocking || query.index != index; }

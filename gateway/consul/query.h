@@ -21,6 +21,7 @@
 #define FAILBACK_GATEWAY_CONSUL_QUERY_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,7 @@ struct Query {
     kTags = 1,     // tag, passing
     kPassing = 2,  // passing
     kAny = 4,      // whatever there is: of calls that need none
+    kMembers = 8,  // wan, segment
   };
 
   std::string name_space;  // dc
@@ -56,6 +58,9 @@ using Parameters = std::vector<std::pair<std::string, std::string>>;
 // `own` is the datacenter of this door. INVALID_ARGUMENT names the parameter.
 absl::StatusOr<Query> ParseQuery(const Parameters& parameters, unsigned accepts,
                                  const std::string& own);
+
+// As Go reads it, and with it Consul: 1, t, T, TRUE, true, True and their opposites.
+std::optional<bool> ParseBool(const std::string& text);
 
 // Whether a client that has this query is answered with the set of `index`.
 bool IsDue(const Query& query, uint64_t index);

@@ -58,10 +58,19 @@ void WriteNodeFields(std::string_view address, const std::string& datacenter, Js
   json->EndObject();
 }
 
-void WriteNode(std::string_view address, const std::string& datacenter, JsonWriter* json) {
+// Where clients that are older than Consul's Locality can see it.
+void WriteNodeMeta(std::string_view zone, JsonWriter* json) {
+  json->BeginObject();
+  if (!zone.empty()) json->Key("zone").String(zone);
+  json->EndObject();
+}
+
+void WriteNode(std::string_view address, std::string_view zone, const std::string& datacenter,
+               JsonWriter* json) {
   json->BeginObject();
   WriteNodeFields(address, datacenter, json);
-  json->Key("Meta").BeginObject().EndObject();
+  json->Key("Meta");
+  WriteNodeMeta(zone, json);
   json->Key("CreateIndex").Number(0);
   json->Key("ModifyIndex").Number(0);
   json->EndObject();
@@ -100,20 +109,21 @@ template <typename Use>
 void ForEachCheck(const ServiceEntry& entry, Use use) {
   CheckEntry check;
   check.node = entry.address;
-  if (entry.maintenance) {
+  if (entry.offline || entry.maintenance) {
     check.id = absl::StrCat("_service_maintenance:", std::string(entry.id));
     check.name = "Service Maintenance Mode";
     check.status = CheckStatus::kCritical;
-    check.notes = "An operator has taken the instance out of rotation";
+    check.notes = entry.offline ? "An operator has taken the instance out of rotation"
+                                : "The service is in maintenance mode";
     check.kind = "maintenance";
     use(check);
   }
   const std::string name = absl::StrCat("Service '", std::string(entry.service), "' check");
   check.id = DefaultCheckId(entry.id, 0, 1);
   check.name = name;
-  check.status = entry.status;
+  check.status = entry.check_status;
   check.notes = "";
-  check.output = entry.draining ? "draining" : "";
+  check.output = entry.draining && !entry.maintenance ? "draining" : "";
   check.kind = "ttl";
   use(check);
 }
@@ -150,7 +160,7 @@ std::string HealthOfService(const InstanceSet& instances, const Shown& shown) {
   ForEachShown(instances, shown, [&](const ServiceEntry& entry) {
     json.BeginObject();
     json.Key("Node");
-    WriteNode(entry.address, shown.datacenter, &json);
+    WriteNode(entry.address, entry.zone, shown.datacenter, &json);
     json.Key("Service");
     WriteNodeService(entry, &json);
     json.Key("Checks").BeginArray();
@@ -168,10 +178,8 @@ std::string CatalogOfService(const InstanceSet& instances, const Shown& shown) {
   ForEachShown(instances, shown, [&](const ServiceEntry& entry) {
     json.BeginObject();
     WriteNodeFields(entry.address, shown.datacenter, &json);
-    // Where clients that are older than Consul's Locality can see it.
-    json.Key("NodeMeta").BeginObject();
-    if (!entry.zone.empty()) json.Key("zone").String(entry.zone);
-    json.EndObject();
+    json.Key("NodeMeta");
+    WriteNodeMeta(entry.zone, &json);
     json.Key("ServiceKind").String("");
     json.Key("ServiceID").String(entry.id);
     json.Key("ServiceName").String(entry.service);
@@ -212,14 +220,16 @@ std::string ChecksOfService(const InstanceSet& instances, const Shown& shown) {
 }
 
 std::string Nodes(const Sets& services, const std::string& datacenter) {
-  std::set<std::string> addresses;
+  std::map<std::string, std::string> zones;  // by address: of the first instance that has one
   for (const InstanceSet* instances : services) {
-    ForEachShown(*instances, {datacenter},
-                 [&](const ServiceEntry& entry) { addresses.emplace(entry.address); });
+    ForEachShown(*instances, {datacenter}, [&](const ServiceEntry& entry) {
+      std::string& zone = zones[std::string(entry.address)];
+      if (zone.empty()) zone = std::string(entry.zone);
+    });
   }
   JsonWriter json;
   json.BeginArray();
-  for (const std::string& address : addresses) WriteNode(address, datacenter, &json);
+  for (const auto& [address, zone] : zones) WriteNode(address, zone, datacenter, &json);
   json.EndArray();
   return std::move(json).Take();
 }
@@ -232,7 +242,7 @@ std::string ServicesOfNode(const Sets& services, const Shown& shown) {
       if (ids.empty()) {
         json.BeginObject();
         json.Key("Node");
-        WriteNode(shown.node, shown.datacenter, &json);
+        WriteNode(shown.node, entry.zone, shown.datacenter, &json);
         json.Key("Services").BeginObject();
       }
       // Ids are unique within a service, not on a machine.

@@ -2,7 +2,7 @@
 //
 // A node is a machine, and is called by its address: of instances nothing else is known about
 // theirs. An instance has one check, `service:ID`, and a second one, `_service_maintenance:ID`,
-// while an operator has taken it out of rotation. Lists are sorted by the instances' ids, so that
+// while an operator, or a client of Consul, has taken it out of rotation. Lists are sorted by the instances' ids, so that
 // answers of different calls go together place by place. Indexes of single entries are not kept,
 // and are 0.
 //

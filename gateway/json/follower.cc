@@ -78,10 +78,11 @@ class Follower final : public std::enable_shared_from_this<Follower> {
       turn = ++turn_;
     }
     // It may wake at once, and then another turn begins before this call returns.
-    catalog::Wait wait = sources_->catalog->WaitForService(
-        name_.name_space, name_.service, version, [weak = weak_from_this()] {
-          if (const auto self = weak.lock()) self->Next();
-        });
+    catalog::Wait wait = sources_->catalog->WaitForService(name_.name_space, name_.service, version,
+                                                           [weak = weak_from_this()] {
+                                                             if (const auto self = weak.lock())
+                                                               self->Next();
+                                                           });
     MutexLock lock(&mu_);
     if (!over_ && turn == turn_) std::swap(wait_, wait);
   }

@@ -41,10 +41,29 @@ class FakeRunner final : public CheckRunner {
   };
 };
 
+class FakeFolder final : public ServiceFolder {
+ public:
+  void Keep(const std::string& id, std::string text) override { kept[id] = std::move(text); }
+  void Forget(const std::string& id) override { kept.erase(id); }
+  std::vector<std::string> TakeAll() override {
+    std::vector<std::string> texts;
+    for (const auto& [id, text] : kept) texts.push_back(text);
+    return texts;
+  }
+  std::map<std::string, std::string> kept;
+};
+
 class AgentServicesTest : public ::testing::Test {
  protected:
-  AgentServicesTest() {
+  AgentServicesTest() { Start(); }
+  // As an agent that starts again does: with what the folder has.
+  void Start() {
+    if (services_ != nullptr) services_->Stop();
     AgentServices::Options options;
+    options.folder = &folder_;
+    options.carries = [this](const InstanceKey& key) {
+      return writer_.put.count(FakeInstanceWriter::NameOf(key)) > 0;
+    };
     options.timer = timer_.get();
     options.writer = &writer_;
     options.runner = &runner_;
@@ -85,6 +104,7 @@ class AgentServicesTest : public ::testing::Test {
   std::unique_ptr<HashedWheelTimer> timer_ = NewTimer(&clock_);
   FakeInstanceWriter writer_;
   FakeRunner runner_;
+  FakeFolder folder_;
   std::vector<InstanceKey> carried_;
   absl::Status may_;
   std::shared_ptr<AgentServices> services_;
@@ -217,11 +237,14 @@ TEST_F(AgentServicesTest, Maintenance_TakesItOut) {
   ASSERT_TRUE(Register(R"({"Name":"orders","ID":"o1","Address":"a","Port":80})").ok());
   absl::Status answer;
   const auto done = [&](absl::Status status) { answer = std::move(status); };
-  services_->SetMaintenance(Identity(), "o1", true, done);
+  services_->SetMaintenance(Identity(), "o1", true, "disk", done);
   EXPECT_EQ(Put()->instance.status(), registry::v1::HEALTH_STATUS_DRAINING);
-  services_->SetMaintenance(Identity(), "o1", false, done);
+  EXPECT_EQ(Put()->instance.metadata().at("consul.maintenance"), "passing");
+  EXPECT_EQ(services_->Look().at("o1").reason, "disk");
+  services_->SetMaintenance(Identity(), "o1", false, "", done);
   EXPECT_TRUE(healthy());
-  services_->SetMaintenance(Identity(), "x", true, done);
+  EXPECT_EQ(Put()->instance.metadata().count("consul.maintenance"), 0u);
+  services_->SetMaintenance(Identity(), "x", true, "", done);
   EXPECT_TRUE(absl::IsNotFound(answer));
 }
 
@@ -230,6 +253,66 @@ TEST_F(AgentServicesTest, OthersMayNotChangeIt) {
   may_ = absl::PermissionDeniedError("no");
   EXPECT_TRUE(absl::IsPermissionDenied(Report(CheckStatus::kPassing)));
   EXPECT_EQ(services_->Look().at("o1").checks[0].status, CheckStatus::kCritical);
+}
+
+TEST_F(AgentServicesTest, ATtlCheck_GoesOnAfterARestart) {
+  ASSERT_TRUE(Register(kTtl).ok());
+  ASSERT_TRUE(Report(CheckStatus::kPassing).ok());
+  clock_.Advance(absl::Seconds(8));
+  Start();
+  EXPECT_EQ(services_->Look().at("o1").checks[0].status, CheckStatus::kPassing);
+  clock_.Advance(absl::Seconds(8));
+  EXPECT_FALSE(services_->Look().at("o1").lapsed) << "its TTL begins again";
+  EXPECT_TRUE(Report(CheckStatus::kPassing).ok());
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(services_->Look().at("o1").lapsed);
+}
+
+TEST_F(AgentServicesTest, ATtlCheckThatWasNotReportedSinceTheRestart_IsForgottenAsAnyOther) {
+  ASSERT_TRUE(Register(kTtl).ok());
+  Start();
+  clock_.Advance(absl::Minutes(62));
+  EXPECT_THAT(services_->Look(), IsEmpty());
+  EXPECT_THAT(folder_.kept, IsEmpty());
+}
+
+TEST_F(AgentServicesTest, ProbesAndMaintenance_GoOnAfterARestart) {
+  ASSERT_TRUE(Register(R"({"Name":"orders","ID":"o1","Address":"a","Port":80,"Tags":["x"],
+      "Check":{"HTTP":"h","Interval":"1s","Header":{"A":["1","2"]}}})")
+                  .ok());
+  runner_.reports.at("h")(CheckStatus::kPassing, "");
+  services_->SetMaintenance(Identity(), "o1", true, "disk", [](const absl::Status&) {});
+  Start();
+  ASSERT_EQ(runner_.reports.count("h"), 1u);
+  const AgentServices::Shown shown = services_->Look().at("o1");
+  EXPECT_TRUE(shown.maintenance);
+  EXPECT_EQ(shown.reason, "disk");
+  EXPECT_EQ(shown.checks[0].definition.headers.size(), 2u);
+  services_->SetMaintenance(Identity(), "o1", false, "", [](const absl::Status&) {});
+  runner_.reports.at("h")(CheckStatus::kCritical, "");
+  EXPECT_FALSE(healthy());
+  runner_.reports.at("h")(CheckStatus::kPassing, "");
+  EXPECT_TRUE(healthy());
+}
+
+TEST_F(AgentServicesTest, WhatWasDeregistered_DoesNotComeBack) {
+  ASSERT_TRUE(Register(R"({"Name":"orders","ID":"o1","Address":"a","Port":80})").ok());
+  const std::map<std::string, std::string> before = folder_.kept;
+  ASSERT_TRUE(Deregister().ok());
+  EXPECT_THAT(folder_.kept, IsEmpty());
+  // The agent has ended before that was on the disk.
+  folder_.kept = before;
+  Start();
+  EXPECT_THAT(services_->Look(), IsEmpty());
+  EXPECT_THAT(folder_.kept, IsEmpty());
+}
+
+TEST_F(AgentServicesTest, WhatCannotBeReadInTheFolder_IsLeftOut) {
+  ASSERT_TRUE(Register(kTtl).ok());
+  folder_.kept["torn"] = "{";
+  folder_.kept["other"] = R"({"Registration":"{}"})";
+  Start();
+  EXPECT_EQ(services_->Look().size(), 1u);
 }
 
 TEST_F(AgentServicesTest, WhatWasThereBeforeTheAgentStarted_IsFoundByItsId) {

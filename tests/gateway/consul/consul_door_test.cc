@@ -21,6 +21,7 @@
 namespace failback::consul {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -231,7 +232,14 @@ TEST_F(ConsulDoorTest, AServiceIsRegistered_Reported_AndGone) {
       Call("PUT", "/v1/agent/check/update/service%3Aservice%2Fo%251", R"({"Status":"passing"})")
           .status,
       200);
-  EXPECT_EQ(Call("PUT", "/v1/agent/service/maintenance/service%2Fo%251?enable=true").status, 200);
+  EXPECT_EQ(
+      Call("PUT", "/v1/agent/service/maintenance/service%2Fo%251?enable=1&reason=disk").status,
+      200);
+  EXPECT_THAT(std::string(Call("GET", "/v1/agent/checks").content()),
+              AllOf(HasSubstr("_service_maintenance:service/o%1"), HasSubstr("disk")));
+  EXPECT_EQ(Call("PUT", "/v1/agent/service/maintenance/service%2Fo%251?enable=F").status, 200);
+  EXPECT_THAT(std::string(Call("GET", "/v1/agent/checks").content()),
+              Not(HasSubstr("_service_maintenance")));
   EXPECT_EQ(Call("PUT", "/v1/agent/service/deregister/service%2Fo%251").status, 200);
   EXPECT_EQ(Call("GET", "/v1/agent/services").content(), "{}");
 }
@@ -250,6 +258,8 @@ TEST_F(ConsulDoorTest, Refusals_HaveTheStatusThatClientsExpect) {
   refused(400, "body: is no valid JSON", "PUT", "/v1/agent/service/register", "{");
   refused(400, "ns", "PUT", "/v1/agent/service/register?ns=x", "{}");
   refused(400, "enable: ", "PUT", "/v1/agent/service/maintenance/x");
+  refused(400, "enable: ", "PUT", "/v1/agent/service/maintenance/x?enable=yes");
+  refused(400, "wan: ", "GET", "/v1/agent/self?wan=1");
   refused(400, "state: ", "GET", "/v1/health/state/great");
   refused(400, "only TTL checks", "PUT", "/v1/agent/service/register",
           R"({"Name":"a","Address":"a","Port":1,"Check":{"TCP":"a:1","Interval":"1s"}})");
@@ -274,8 +284,29 @@ TEST_F(ConsulDoorTest, WhatIsNotHere_IsSaid) {
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->status, 501);
   EXPECT_THAT(std::string(refused->content()), HasSubstr("/v1/kv is not part of this door"));
-  request.segments = {"v1", "agent", "self"};
-  EXPECT_FALSE(ConsulDoor::RefuseUnsupported(request).has_value());
+  for (const std::vector<std::string>& call :
+       std::vector<std::vector<std::string>>{{"catalog", "register"},
+                                             {"catalog", "deregister"},
+                                             {"catalog", "connect", "web"},
+                                             {"health", "connect", "web"},
+                                             {"agent", "maintenance"},
+                                             {"agent", "connect", "ca"},
+                                             {"session", "create"},
+                                             {"acl", "tokens"},
+                                             {"txn"}}) {
+    request.segments = {"v1"};
+    request.segments.insert(request.segments.end(), call.begin(), call.end());
+    const auto answer = ConsulDoor::RefuseUnsupported(request);
+    ASSERT_TRUE(answer.has_value()) << call[0];
+    EXPECT_EQ(answer->status, 501);
+    EXPECT_THAT(std::string(answer->content()), HasSubstr("/v1/agent/service/register"));
+  }
+  for (const char* path : {"/v1/agent/self", "/v1/agent/service/register", "/v1/catalog/services",
+                           "/v1/nothing", "/v1/catalog/nothing", "/kv"}) {
+    request.segments = *http::ParsePath(path);
+    EXPECT_FALSE(ConsulDoor::RefuseUnsupported(request).has_value()) << path;
+  }
+  EXPECT_EQ(Call("GET", "/v1/agent/members?wan=1").status, 200);
   EXPECT_EQ(Call("GET", "/v1/status/leader").content(), "\"127.0.0.1:8500\"");
   EXPECT_EQ(Call("GET", "/v1/catalog/datacenters").content(), "[\"default\"]");
 }

@@ -17,6 +17,7 @@
 namespace failback::consul {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -61,6 +62,41 @@ TEST(RenderTest, HealthHasNodeServiceAndChecks) {
   EXPECT_EQ(check.at("CheckID").string_value(), "service:o1");
   EXPECT_EQ(check.at("Status").string_value(), "passing");
   EXPECT_EQ(check.at("ServiceName").string_value(), "orders");
+}
+
+TEST(RenderTest, TheZoneIsInTheMetaOfTheNode_InEveryCall) {
+  ServiceInstance instance = MakeInstance("o1");
+  instance.set_zone("eu-1");
+  const InstanceSet set = SetOf({instance});
+  Shown shown = {"eu"};
+  EXPECT_THAT(HealthOfService(set, shown), HasSubstr(R"("Meta":{"zone":"eu-1"})"));
+  EXPECT_THAT(CatalogOfService(set, shown), HasSubstr(R"("NodeMeta":{"zone":"eu-1"})"));
+  EXPECT_THAT(Nodes({&set}, "eu"), HasSubstr(R"("Meta":{"zone":"eu-1"})"));
+  shown.node = "10.0.0.1";
+  EXPECT_THAT(ServicesOfNode({&set}, shown), HasSubstr(R"("Meta":{"zone":"eu-1"})"));
+}
+
+TEST(RenderTest, MaintenanceIsACheckOfItsOwn_AndTheOtherSaysHowTheServiceIs) {
+  ServiceInstance own = MakeInstance("own");
+  SetStatus(CheckStatus::kWarning, &own);
+  SetMaintenance(CheckStatus::kWarning, &own);
+  ServiceInstance marked = MakeInstance("marked");
+  marked.mutable_offline()->set_reason("r");
+  const InstanceSet set = SetOf({own, marked});
+  const auto ids = [&](CheckStatus wanted) {
+    std::vector<std::string> ids;
+    const std::string json =
+        ChecksOf({&set}, {"eu"}, [&](CheckStatus status) { return status == wanted; });
+    for (const auto& check : Parse(json).list_value().values()) {
+      ids.push_back(check.struct_value().fields().at("CheckID").string_value());
+    }
+    return ids;
+  };
+  EXPECT_THAT(ids(CheckStatus::kCritical),
+              ElementsAre("_service_maintenance:marked", "_service_maintenance:own"));
+  EXPECT_THAT(ids(CheckStatus::kWarning), ElementsAre("service:own"));
+  EXPECT_THAT(ids(CheckStatus::kPassing), ElementsAre("service:marked"));
+  EXPECT_EQ(HealthOfService(set, {"eu", {}, true}), "[]") << "neither is passing as a whole";
 }
 
 TEST(RenderTest, CatalogAndHealth_HaveTheSameOrder) {
