@@ -288,6 +288,51 @@ TEST_F(CatalogTest, AnyChangeWakesWhoWaitsForTheNamespace_ButNotTooOften) {
   EXPECT_EQ(wakes_, 2);
 }
 
+TEST_F(CatalogTest, AView_HasWhatMadeItOutOfTheOneBefore) {
+  Look();
+  Subscription(0)->Push(Snapshot({"a"}));
+  EXPECT_EQ(Look().changes, nullptr) << "the first";
+  Subscription(0)->Push(Upsert("b", 1, 2));
+  const ServiceView view = Look();
+  ASSERT_NE(view.changes, nullptr);
+  EXPECT_EQ(view.base_revision, 1u);
+  EXPECT_EQ(view.changes->upserts.size(), 1u);
+  SubscribeResponse stale = Snapshot({"a", "b"}, 2);
+  stale.set_stale(true);
+  Subscription(0)->Push(stale);
+  EXPECT_TRUE(Look().stale());
+  EXPECT_EQ(Look().changes, view.changes) << "the set is the same";
+  Subscription(0)->Push(Snapshot({"a"}, 1, 2));
+  EXPECT_EQ(Look().changes, nullptr) << "of another epoch";
+}
+
+TEST_F(CatalogTest, ASetThatWasPassedOver_IsNoPartOfTheChanges) {
+  Look();
+  Subscription(0)->Push(Snapshot({"a", "b"}));
+  SubscribeResponse empty = Snapshot({}, 2);
+  empty.set_stale(true);
+  Subscription(0)->Push(empty);
+  Subscription(0)->Push(Snapshot({"b"}, 3));
+  const ServiceView view = Look();
+  ASSERT_NE(view.changes, nullptr);
+  EXPECT_EQ(view.base_revision, 1u);
+  EXPECT_EQ(view.changes->removals.size(), 1u);
+  EXPECT_TRUE(view.changes->upserts.empty());
+}
+
+TEST_F(CatalogTest, TheListOfServices_IsFollowedOnce_ForItselfAndForTheNamespace) {
+  EXPECT_EQ(Look("").knowledge, Knowledge::kPending);
+  const Wait wait = WaitFor(Look(""), "");
+  SubscriptionOf("")->Push(Names({"orders"}));
+  EXPECT_EQ(wakes_, 1);
+  EXPECT_EQ(Look("").instances->size(), 1u);
+  EXPECT_EQ(subscriptions(), 1u) << "its services are not";
+  LookAtAll();
+  ASSERT_EQ(subscriptions(), 2u);
+  SubscriptionOf("orders")->Push(Snapshot({"a"}));
+  EXPECT_THAT(NamesIn(LookAtAll()), ElementsAre("orders")) << "the list was known already";
+}
+
 TEST_F(CatalogTest, Renderings_AreMadeOncePerState) {
   Look();
   Subscription(0)->Push(Snapshot({"a"}));

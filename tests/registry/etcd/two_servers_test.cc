@@ -10,7 +10,9 @@
 #include "gtest/gtest.h"
 #include "tests/registry/etcd/etcd_harness.h"
 #include "tests/util/daemons.h"
+#include "tests/util/eventually.h"
 #include "tests/util/http_client.h"
+#include "tests/util/ports.h"
 
 namespace failback {
 namespace {
@@ -84,6 +86,35 @@ TEST(TwoServersTest, AgentsFailOverWithoutAGapAndWithoutWritingAnythingAgain) {
   for (const auto& [id, revision] : before) {
     EXPECT_EQ(after.at(id), revision) << id << " was written again";
   }
+}
+
+// A client of HTTP may go to any of them, as with gRPC.
+TEST(TwoServersTest, WhatIsPutThroughOneFrontDoorIsReadRenewedAndRemovedThroughTheOther) {
+  EtcdCluster etcd(EtcdCluster::Options{});
+  const std::string http[] = {ReservedAddress(), ReservedAddress()};
+  Daemon one = Daemon::Registry({"--store", etcd.Uri("/doors"), "--http", http[0]});
+  Daemon other = Daemon::Registry({"--store", etcd.Uri("/doors"), "--http", http[1]});
+  const std::string service = "/v1/services/s";
+  const std::string instance = service + "/instances/a";
+  const std::string body = R"({"address": "10.0.0.7", "port": 8080})";
+  const auto has = [&](const std::string& address) {
+    return Http(address, "GET", service).body.find("10.0.0.7") != std::string::npos;
+  };
+  EXPECT_FALSE(has(http[1]));
+  ASSERT_EQ(Http(http[0], "PUT", instance + "?ttl=5s", {}, body).status, 200);
+  EXPECT_TRUE(Eventually([&] { return has(http[1]); }));
+  // The other knows of no session until the instance is put there; then it is the same one.
+  EXPECT_EQ(Http(http[1], "POST", instance + "/renew").status, 404);
+  EXPECT_EQ(Http(http[1], "PUT", instance + "?ttl=5s", {}, body).status, 200);
+  EXPECT_EQ(Http(http[0], "POST", instance + "/renew").status, 200);
+  EXPECT_EQ(Http(http[1], "POST", instance + "/renew").status, 200);
+  EXPECT_EQ(Http(http[1], "DELETE", instance).status, 200);
+  EXPECT_TRUE(Eventually([&] { return !has(http[0]) && !has(http[1]); }));
+  // And what is not renewed expires.
+  ASSERT_EQ(Http(http[0], "PUT", instance + "?ttl=5s", {}, body).status, 200);
+  EXPECT_TRUE(Eventually([&] { return has(http[1]); }));
+  EXPECT_TRUE(Eventually([&] { return !has(http[0]) && !has(http[1]); }));
+  EXPECT_EQ(Http(http[0], "POST", instance + "/renew").status, 404);
 }
 
 TEST(OneServerTest, TheLogTellsThatEtcdIsAwayAndBack) {
