@@ -24,14 +24,16 @@ absl::Status WhyUnknown(Knowledge knowledge, bool last) {
   }
 }
 
-Renderings::Bytes Renderings::Get(const std::string& kind,
-                                  absl::FunctionRef<std::string()> render) {
+Renderings::Bytes Renderings::Get(const std::string& kind, absl::FunctionRef<std::string()> render,
+                                  bool made_up) {
   // With the lock: others who want the same wait for it rather than make it too.
   MutexLock lock(&mu_);
   const auto it = kept_.find(kind);
   if (it != kept_.end()) return it->second;
   Bytes bytes = std::make_shared<const std::string>(render());
-  if (kept_.size() < kMostKept) kept_.emplace(kind, bytes);
+  if (made_up && made_up_ == kMostMadeUp) return bytes;
+  if (made_up) ++made_up_;
+  kept_.emplace(kind, bytes);
   return bytes;
 }
 

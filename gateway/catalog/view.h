@@ -28,13 +28,14 @@ class Renderings {
   using Bytes = std::shared_ptr<const std::string>;
 
   // `kind` names the door and what the bytes depend on. Of kinds that clients make up not many are
-  // kept: the others are made again each time.
-  Bytes Get(const std::string& kind, absl::FunctionRef<std::string()> render);
+  // kept, and the others made again each time: they take no place from those of the doors.
+  Bytes Get(const std::string& kind, absl::FunctionRef<std::string()> render, bool made_up = false);
 
  private:
-  static constexpr size_t kMostKept = 16;
+  static constexpr size_t kMostMadeUp = 16;
 
   Mutex mu_;
+  size_t made_up_ ABSL_GUARDED_BY(mu_) = 0;  // that are kept
   absl::flat_hash_map<std::string, Bytes> kept_ ABSL_GUARDED_BY(mu_);
 };
 

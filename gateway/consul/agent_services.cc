@@ -206,6 +206,24 @@ AgentServices::ServicePtr AgentServices::Find(const std::string& id) const {
   return it == services_.end() ? nullptr : it->second;
 }
 
+absl::Status AgentServices::CheckPlaces(const Identity& caller) const {
+  const auto refuse = [](size_t most, const std::string& of) {
+    return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
+                   absl::StrCat("there are ", most, " services of ", of, " at this agent already"));
+  };
+  if (services_.size() >= options_.max_services) {
+    return refuse(options_.max_services, "Consul clients");
+  }
+  const size_t half = std::max<size_t>(1, options_.max_services / 2);
+  if (caller.kind == Identity::Kind::kAnonymous || services_.size() < half) return absl::OkStatus();
+  const auto own = std::count_if(services_.begin(), services_.end(), [&](const auto& entry) {
+    const Identity& owner = entry.second->owner;
+    return owner.kind == caller.kind && owner.names == caller.names;
+  });
+  if (static_cast<size_t>(own) < half) return absl::OkStatus();
+  return refuse(half, caller.ToString());
+}
+
 AgentServices::ServicePtr AgentServices::FindCheck(const std::string& id, size_t* place) const {
   for (const auto& [service_id, service] : services_) {
     for (*place = 0; *place < service->checks.size(); ++*place) {
@@ -248,14 +266,16 @@ void AgentServices::Replace(const Identity& caller, ServicePtr service, Done don
   absl::Status refused;
   {
     MutexLock lock(&mu_);
-    const bool present = services_.count(service->definition.id) > 0;
+    const ServicePtr present = Find(service->definition.id);
     if (stopped_) {
       refused = Refusal(registry::v1::ERROR_REASON_SHUTTING_DOWN, "the agent is stopping");
-    } else if (!present && services_.size() >= options_.max_services) {
-      refused = Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
-                        absl::StrCat("there are ", options_.max_services,
-                                     " services of Consul clients at this agent already"));
+    } else if (present == nullptr) {
+      refused = CheckPlaces(caller);
     } else {
+      // What has the id goes, as who registered it: the caller has to be allowed to do that.
+      refused = MayChange(caller, *present);
+    }
+    if (refused.ok()) {
       service->renewed_nanos = options_.timer->clock()->NowNanos();
       if (StatusOf(*service) == CheckStatus::kCritical) {
         service->critical_nanos = service->renewed_nanos;

@@ -72,6 +72,7 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
     std::function<bool(const InstanceKey&)> carries = nullptr;
     // Whether a caller may change a service; null: every one may.
     std::function<absl::Status(const Identity&, const InstanceKey&)> may_change = nullptr;
+    // Half of them for one caller, where callers have names.
     size_t max_services = 10000;
   };
 
@@ -170,6 +171,8 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
   // The service with a check of this id, and the check's place; null: there is none.
   ServicePtr FindCheck(const std::string& id, size_t* place) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Why there is no place for one more of this caller's.
+  absl::Status CheckPlaces(const Identity& caller) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ServicePtr Find(const std::string& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status MayChange(const Identity& caller, const Service& service) const {
     return options_.may_change == nullptr ? absl::OkStatus()

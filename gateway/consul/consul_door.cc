@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "gateway/door/parked_read.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
@@ -127,9 +126,9 @@ http::Handler ConsulDoor::ServiceHandler(const char* kind, unsigned accepts, Ren
     const Query query = *std::move(parsed);
     const std::string service = request.parameters[0];
     const Identity caller = request.caller;
-    // What the bytes depend on.
-    const std::string key = absl::StrCat("consul ", kind, query.passing ? " passing " : " ",
-                                         absl::StrJoin(query.tags, "\n"));
+    // What the bytes depend on. A tag may hold anything: by their lengths no two lists are one text.
+    std::string key = absl::StrCat("consul ", kind, query.passing ? " passing " : " ");
+    for (const std::string& tag : query.tags) absl::StrAppend(&key, tag.size(), ":", tag);
     const std::shared_ptr<catalog::Catalog> followed = self->options_.catalog;
     const auto look = [=](bool last, uint64_t* version) -> std::optional<Response> {
       // Each time: the rules may be others by now.
@@ -145,9 +144,12 @@ http::Handler ConsulDoor::ServiceHandler(const char* kind, unsigned accepts, Ren
         return std::nullopt;
       }
       Response response;
-      response.shared_body = view.renderings->Get(key, [&] {
-        return render(*view.instances, {query.name_space, query.tags, query.passing});
-      });
+      response.shared_body = view.renderings->Get(
+          key,
+          [&] {
+            return render(*view.instances, {query.name_space, query.tags, query.passing});
+          },
+          /*made_up=*/!query.tags.empty());
       AddIndex(view.index, view.stale_since, self->options_.now(), &response);
       return response;
     };

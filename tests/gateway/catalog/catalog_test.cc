@@ -345,5 +345,18 @@ TEST_F(CatalogTest, Renderings_AreMadeOncePerState) {
   EXPECT_EQ(*Look().renderings->Get("json", render), "bytes 3");
 }
 
+TEST_F(CatalogTest, KindsThatClientsMakeUp_TakeNoPlaceFromTheOthers) {
+  Look();
+  Subscription(0)->Push(Snapshot({"a"}));
+  const std::shared_ptr<Renderings> renderings = Look().renderings;
+  int made = 0;
+  const auto render = [&] { return absl::StrCat(++made); };
+  for (int i = 0; i < 100; ++i) renderings->Get(absl::StrCat("tag ", i), render, /*made_up=*/true);
+  const Renderings::Bytes first = renderings->Get("json", render);
+  EXPECT_EQ(renderings->Get("json", render), first);
+  EXPECT_EQ(renderings->Get("tag 0", render, true), renderings->Get("tag 0", render, true));
+  EXPECT_NE(renderings->Get("tag 99", render, true), renderings->Get("tag 99", render, true));
+}
+
 }  // namespace
 }  // namespace failback::catalog

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/model/errors.h"
@@ -67,17 +68,18 @@ class AgentServicesTest : public ::testing::Test {
     options.timer = timer_.get();
     options.writer = &writer_;
     options.runner = &runner_;
+    options.max_services = max_services_;
     options.carried = [this](const std::string&) { return carried_; };
     options.may_change = [this](const Identity&, const InstanceKey&) { return may_; };
     services_ = AgentServices::Create(options);
   }
   ~AgentServicesTest() override { services_->Stop(); }
 
-  absl::Status Register(const std::string& json) {
+  absl::Status Register(const std::string& json, const Identity& caller = {}) {
     const auto service = ParseService(json);
     if (!service.ok()) return service.status();
     absl::Status answer = absl::UnknownError("no answer");
-    services_->Register(Identity(), "default", *service,
+    services_->Register(caller, "default", *service,
                         [&](absl::Status status) { answer = std::move(status); });
     return answer;
   }
@@ -105,6 +107,7 @@ class AgentServicesTest : public ::testing::Test {
   FakeInstanceWriter writer_;
   FakeRunner runner_;
   FakeFolder folder_;
+  size_t max_services_ = 10000;
   std::vector<InstanceKey> carried_;
   absl::Status may_;
   std::shared_ptr<AgentServices> services_;
@@ -253,6 +256,33 @@ TEST_F(AgentServicesTest, OthersMayNotChangeIt) {
   may_ = absl::PermissionDeniedError("no");
   EXPECT_TRUE(absl::IsPermissionDenied(Report(CheckStatus::kPassing)));
   EXPECT_EQ(services_->Look().at("o1").checks[0].status, CheckStatus::kCritical);
+}
+
+TEST_F(AgentServicesTest, AnIdDoesNotTakeAwayWhatTheCallerMayNotChange) {
+  ASSERT_TRUE(Register(kTtl).ok());
+  may_ = absl::PermissionDeniedError("no");
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(Register(R"({"Name":"users","ID":"o1","Address":"a","Port":1})")));
+  EXPECT_NE(Put(), nullptr);
+  EXPECT_EQ(Put("default/users/o1"), nullptr);
+  EXPECT_EQ(services_->Look().at("o1").instance.key().service(), "orders");
+}
+
+TEST_F(AgentServicesTest, OneCallerHasHalfOfThePlaces) {
+  max_services_ = 4;
+  Start();
+  const auto put = [&](const char* id, const Identity& caller) {
+    return Register(absl::StrCat(R"({"Name":"s","Address":"a","Port":1,"ID":")", id, "\"}"),
+                    caller);
+  };
+  const Identity one = {Identity::Kind::kToken, {"one"}, ""};
+  EXPECT_TRUE(put("a", one).ok());
+  EXPECT_TRUE(put("b", one).ok());
+  EXPECT_EQ(ReasonOf(put("c", one)), registry::v1::ERROR_REASON_LIMIT_REACHED);
+  EXPECT_TRUE(put("b", one).ok()) << "the same again";
+  EXPECT_TRUE(put("c", {Identity::Kind::kToken, {"two"}, ""}).ok());
+  EXPECT_TRUE(put("d", Identity()).ok()) << "callers without names share all";
+  EXPECT_EQ(ReasonOf(put("e", Identity())), registry::v1::ERROR_REASON_LIMIT_REACHED);
 }
 
 TEST_F(AgentServicesTest, ATtlCheck_GoesOnAfterARestart) {

@@ -174,6 +174,19 @@ TEST_F(ConsulDoorTest, AnOutage_IsSaidInTheHeaders) {
   EXPECT_EQ(Header(stale, "X-Consul-LastContact"), "7000");
 }
 
+// Else one reader could make others read an empty service.
+TEST_F(ConsulDoorTest, ATagWithALineBreak_IsNoTwoTags) {
+  http::FakeExchange first;
+  Send(&first, "GET", "/v1/health/service/orders");
+  ServiceInstance instance = MakeInstance("o1");
+  (*instance.mutable_metadata())["tags"] = "a,b";
+  PushOrders(1, {instance});
+  EXPECT_EQ(Call("GET", "/v1/health/service/orders?tag=a%0Ab").content(), "[]");
+  EXPECT_EQ(Call("GET", "/v1/health/service/orders?tag=a1%3Ab").content(), "[]");
+  EXPECT_THAT(std::string(Call("GET", "/v1/health/service/orders?tag=a&tag=b").content()),
+              HasSubstr("\"o1\""));
+}
+
 TEST_F(ConsulDoorTest, NothingIsKnown_Is503) {
   http::FakeExchange first;
   Send(&first, "GET", "/v1/health/service/orders");

@@ -119,9 +119,13 @@ class LifeTest(Doors):
             renewed()
             return self.ids()
         self.until(arrived, ["consul", "eureka", "json", "stays"])
+
         # Each door shows all of them.
-        health = json.loads(self.consul_call("/v1/health/service/orders", method="GET")[1])
-        self.assertEqual([entry["Service"]["ID"] for entry in health], ["consul", "eureka", "json", "stays"])
+        def healthy():
+            renewed()
+            entries = json.loads(self.consul_call("/v1/health/service/orders?passing=1", method="GET")[1])
+            return [entry["Service"]["ID"] for entry in entries]
+        self.until(healthy, ["consul", "eureka", "json", "stays"])
         # And without renewals they go, but the one that needs none.
         self.until(self.ids, ["stays"])
         self.until(pending, [])

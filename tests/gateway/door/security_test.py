@@ -82,6 +82,14 @@ class TokensTest(SecurityTest):
                      "/v1/agent/service/deregister/o1", "/v1/agent/check/deregister/service:o1"):
             for headers in ({}, consul_token("reader"), consul_token("other")):
                 self.assertEqual(self.consul_call(path, "PUT", None, headers)[0], 403, (path, headers))
+        # Nor taken away by a registration under its id.
+        payments = {"Name": "payments", "ID": "o1", "Address": "10.0.0.7", "Port": 1}
+        self.assertEqual(self.consul_call(register, "PUT", payments, consul_token("other"))[0], 403)
+        self.assertEqual(self.consul_call(register, "PUT", {**payments, "ID": "p1"}, consul_token("other"))[0], 200)
+        self.until(lambda: self.ids("payments"), ["p1"])
+        self.assertEqual(self.ids(), ["o1"])
+        self.assertEqual(self.consul_call("/v1/agent/service/deregister/p1", "PUT", None, consul_token("other"))[0], 200)
+        self.until(lambda: self.consul_call("/v1/catalog/services", headers=consul_token("other")), (200, "{}"))
         self.assertEqual(self.consul_call("/v1/agent/check/pass/service:o1", "PUT", None, consul_token("writer"))[0], 200)
         # Reads.
         health = "/v1/health/service/orders"
