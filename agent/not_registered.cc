@@ -8,7 +8,7 @@
 namespace failback {
 namespace {
 
-// Empty: it is acknowledged.
+// Empty: it is not known.
 std::string WhyNot(const CarriedRecord& record) {
   const std::string status =
       record.last_status.ok()
@@ -24,6 +24,9 @@ std::string WhyNot(const CarriedRecord& record) {
       return "lapsed: the agent's session has run out, so the registry may have removed it";
     case registry::v1::INTENT_STATE_ACCEPTED:
       return absl::StrCat("accepted by the agent, not by the registry yet", status);
+    case registry::v1::INTENT_STATE_ACKNOWLEDGED:
+      return "acknowledged, and the registry tells no such instance: not yet, or it was taken or "
+             "removed there; the agent compares once a minute";
     default:
       return "";
   }
@@ -36,8 +39,12 @@ std::vector<dns::NotRegistered> NotRegisteredOf(const std::vector<CarriedRecord>
   for (const CarriedRecord& record : carried) {
     std::string why = WhyNot(record);
     if (why.empty()) continue;
-    if (!not_registered.empty() && not_registered.back().key == record.key) continue;
-    not_registered.push_back({record.key, record.instance, std::move(why)});
+    const bool acknowledged = record.state == registry::v1::INTENT_STATE_ACKNOWLEDGED;
+    if (!not_registered.empty() && not_registered.back().key == record.key) {
+      if (acknowledged || !not_registered.back().acknowledged) continue;
+      not_registered.pop_back();
+    }
+    not_registered.push_back({record.key, record.instance, std::move(why), acknowledged});
   }
   return not_registered;
 }

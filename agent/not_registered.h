@@ -1,5 +1,5 @@
-// What an agent carries of a service and its registry has not acknowledged: an instance that is
-// looked for in DNS and is not there, with the reason (`failbackctl dns`).
+// What an agent carries of a service, with the reason why its registry may not tell of it: for an
+// instance that is looked for in DNS and is not there (`failbackctl dns`).
 //
 // Thread safety: pure.
 
@@ -14,7 +14,7 @@
 namespace failback {
 
 // `carried`: of one service, sorted by key. Of several registries the first that has not
-// acknowledged an instance gives the reason.
+// acknowledged an instance gives the reason; where all have, the instance is `acknowledged`.
 std::vector<dns::NotRegistered> NotRegisteredOf(const std::vector<CarriedRecord>& carried);
 
 }  // namespace failback

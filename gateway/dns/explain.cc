@@ -252,13 +252,27 @@ class Explainer {
     });
   }
 
+  // Empty: the set has not the key.
+  std::string EndpointInSet(const std::string& key) const {
+    std::string endpoint;
+    if (found_.known.records == nullptr) return endpoint;
+    const Blob instance = found_.known.records->set().Find(key);
+    if (instance) WithView(instance, [&](const InstanceView& view) { endpoint = Endpoint(view); });
+    return endpoint;
+  }
+
   void AddNotRegistered(const std::vector<NotRegistered>& not_registered) {
+    const bool told = found_.known.state != Known::State::kNothing;
     for (const NotRegistered& one : not_registered) {
-      if (found_.known.records != nullptr && found_.known.records->set().Find(one.key)) continue;
-      ++explained_.total_left_out;
-      if (explained_.left_out.size() == kMaxExplained) continue;
+      if (one.acknowledged && !told) continue;
       WithView(one.instance, [this, &one](const InstanceView& view) {
-        explained_.left_out.push_back({std::string(view.instance_id), Endpoint(view), one.why});
+        std::string endpoint = Endpoint(view);
+        // An update that is on its way, or another's instance that looks the same.
+        if (EndpointInSet(one.key) == endpoint) return;
+        ++explained_.total_left_out;
+        if (explained_.left_out.size() == kMaxExplained) return;
+        explained_.left_out.push_back(
+            {std::string(view.instance_id), std::move(endpoint), one.why});
       });
     }
   }

@@ -59,18 +59,20 @@ struct Explanation {
   size_t total_left_out = 0;
 };
 
-// An instance of the service that was registered here, and that the registry has not acknowledged.
+// An instance of the service that was registered here, and why the registry may not tell of it.
 struct NotRegistered {
   std::string key;  // canonical
   Blob instance;
   std::string why;
+  bool acknowledged = false;  // by the registry, once
 };
 
 // What `name`, as a person writes it, means. kOutside also for what is no name.
 Meaning MeaningOfText(const Domain& domain, const std::string& name);
 
 // `name` means `meaning`; `found`: what is known of the service, if it means one.
-// `not_registered`: those of them that the set has not are left out as well.
+// `not_registered`: those of them that the set has not, or has with another endpoint, are left out
+// as well; those that are acknowledged only where there is a set to compare them with.
 Explanation Explain(const Zone& zone, const RecordOptions& options, const std::string& name,
                     const Meaning& meaning, const ServiceTable::Found& found,
                     const std::vector<NotRegistered>& not_registered = {});

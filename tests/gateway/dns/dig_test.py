@@ -5,6 +5,7 @@ import re
 import subprocess
 import unittest
 
+from eventually import eventually
 from stock import (AGENT, AGENT_ADDRESS, CTL, REGISTRY_ADDRESS, Program, instance, register, run, start_agent,
                    start_registry, unregister)
 
@@ -184,6 +185,28 @@ class Dig(unittest.TestCase):
             self.assertEqual(explain(name)["rcode"], rcode)
         table = run(CTL, "-t", AGENT_ADDRESS, "dns", "nobody.service.failback")
         self.assertIn("NXDOMAIN (there is no such name): service nobody of namespace default: it has no instance", table)
+
+    def test_failbackctl_says_that_another_has_the_key(self):
+        later = Program(AGENT, "--listen", "127.0.0.1:7065", "--registry", f"grpc://{REGISTRY_ADDRESS}", "--admin", "")
+        self.addCleanup(later.stop)
+        later.await_line("listening on")
+        for target, address in ((AGENT_ADDRESS, "10.3.0.1"), ("127.0.0.1:7065", "10.3.0.2")):
+            run(CTL, "-t", target, "register", "taken", "--id", "t", "--address", address, "--port", "80", "--wait",
+                "acknowledged")
+
+        def left_out(reason):
+            said = json.loads(run(CTL, "-t", AGENT_ADDRESS, "-o", "json", "dns", "taken.service.failback"))
+            given = [record["data"] for record in said["records"] if record["type"] == "A"]
+            return given == ["10.3.0.2"] and [left["endpoint"] for left in said.get("leftOut", [])
+                                              if left["reason"].startswith(reason)]
+
+        # Until the agent compares it does not know.
+        self.assertEqual(eventually(lambda: left_out("acknowledged, and the registry tells no such instance"),
+                                    "what is lost is named"), ["10.3.0.1:80"])
+        # An update meets the other.
+        run(CTL, "-t", AGENT_ADDRESS, "register", "taken", "--id", "t", "--address", "10.3.0.1", "--port", "81")
+        self.assertEqual(eventually(lambda: left_out("superseded: another holds its key"), "what is superseded is named"),
+                         ["10.3.0.1:81"])
 
     def test_failbackctl_where_no_dns_is_served(self):
         agent = Program(AGENT, "--listen", "127.0.0.1:7064", "--registry", f"grpc://{REGISTRY_ADDRESS}", "--admin", "")

@@ -129,6 +129,31 @@ TEST_F(ExplainTest, WhatIsCarriedHere_AndNotRegistered) {
   EXPECT_EQ(Of(name, State::kAbsent).total_left_out, kMaxExplained + 1);
 }
 
+TEST_F(ExplainTest, AnotherHasTheKeyOfWhatIsCarriedHere) {
+  const ServiceInstance mine = MakeInstance("a", 8080);
+  not_registered_.push_back({CanonicalKey(mine.key()), Blob(CanonicalInstance(mine)),
+                             "superseded: another holds its key"});
+  ServiceInstance theirs = mine;
+  theirs.set_address("10.0.0.9");
+  const Explanation explained = Of("orders.service.failback", {theirs});
+  EXPECT_THAT(RecordsOf(explained),
+              ElementsAre("A 10.0.0.9", "SRV 0 100 8080 0a000009.addr.failback."));
+  EXPECT_THAT(LeftOutOf(explained),
+              ElementsAre("a 10.0.0.1:8080 superseded: another holds its key"));
+  EXPECT_EQ(explained.total_left_out, 1);
+}
+
+TEST_F(ExplainTest, WhatIsAcknowledgedHere_AndNotTold) {
+  const std::string name = "orders.service.failback";
+  const ServiceInstance mine = MakeInstance("a", 8080);
+  not_registered_.push_back(
+      {CanonicalKey(mine.key()), Blob(CanonicalInstance(mine)), "gone", /*acknowledged=*/true});
+  EXPECT_THAT(LeftOutOf(Of(name, {mine})), IsEmpty());
+  EXPECT_THAT(LeftOutOf(Of(name, {MakeInstance("b", 8081)})), ElementsAre("a 10.0.0.1:8080 gone"));
+  EXPECT_THAT(LeftOutOf(Of(name, State::kAbsent)), ElementsAre("a 10.0.0.1:8080 gone"));
+  EXPECT_THAT(LeftOutOf(Of(name, State::kNothing)), IsEmpty()) << "nothing is told of any";
+}
+
 TEST_F(ExplainTest, NamesThatAreAboutNoService) {
   zone_.addresses = {{127, 0, 0, 1}};
   const std::pair<const char*, const char*> kNames[] = {
