@@ -204,6 +204,13 @@ class PackageTest(unittest.TestCase):
         self.assertIn("/usr/include/boost/beast/http.hpp", found)
         self.assertLessEqual(packages_of(found), listed)
 
+    def test_pages_name_the_library_of_this_version(self):
+        version = run("agent/failbackctl", "--version").stdout.split()[1]
+        api = re.match(r"0\.\d+|\d+", version).group(0)
+        for path, pattern in (("docs/install.md", r"`libfailback(\d[\d.]*)`"), ("docs/library.md", r"`libfailback\.so\.([\d.]+)`")):
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(set(re.findall(pattern, file.read())), {api}, path)
+
     def test_clients_are_of_the_same_version(self):
         version = run("agent/failbackctl", "--version").stdout.split()[1]
         with open("clients/python/failback/__init__.py", encoding="utf-8") as file:
