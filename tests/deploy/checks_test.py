@@ -173,7 +173,7 @@ class Checks(unittest.TestCase):
         command = container.get("command")  # the service's image has its own
         if command == ["failback-registry"]:
             listens = [int(found) for word in container["args"]
-                       for found in re.findall(r"^--(?:listen|admin)=0\.0\.0\.0:(\d+)$", word)]
+                       for found in re.findall(r"^--[a-z]+=0\.0\.0\.0:(\d+)$", word)]
             self.assertEqual(ports, set(listens))
         if command == ["failback-agent"]:
             config = read(ROOT + "/app/agent.yaml")

@@ -35,7 +35,7 @@ Container:
   name!:label ports:[ContainerPort] readinessProbe:Probe resources:ResourceRequirements
   restartPolicy:Always securityContext:SecurityContext startupProbe:Probe volumeMounts:[VolumeMount]
 ContainerPort:
-  containerPort!:port name:portname
+  containerPort!:port name:portname protocol:TCP|UDP|SCTP
 CronJob:
   metadata!:ObjectMeta spec!:CronJobSpec
 CronJobSpec:
@@ -126,7 +126,7 @@ SecurityContext:
 Service:
   metadata!:ObjectMeta spec!:ServiceSpec
 ServicePort:
-  appProtocol:grpc|http name!:portname port!:port targetPort!:portref
+  appProtocol:grpc|http name!:portname port!:port protocol:TCP|UDP|SCTP targetPort!:portref
 ServiceSpec:
   ports!:[ServicePort] selector!:{string}
 SleepAction:

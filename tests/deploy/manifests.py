@@ -33,7 +33,7 @@ def load(path):
 
 # What tells the items of a list apart; a list without such a key is replaced as a whole.
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
-              "volumeMounts": "mountPath"}
+              "volumeMounts": "mountPath", "ports": "name"}
 
 
 def merge(base, patch):

@@ -65,6 +65,8 @@ class Cluster(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         # Where clients find the registry: one address, or those of several pods.
         self.address = reserved_address()
+        # What else a registry listens on, by the port of its manifest.
+        self.gateway = {port: reserved_address() for port in (7072, 7073, 8500, 8761)}
         self.etcd = ""
         self.app = App()
         self.addCleanup(self.app.stop)
@@ -87,6 +89,7 @@ class Cluster(unittest.TestCase):
             "0.0.0.0:7070": listen or self.address,
             "0.0.0.0:7071": "127.0.0.1:0",
             "0.0.0.0:7061": "127.0.0.1:0",
+            **{"0.0.0.0:%d" % port: address for port, address in self.gateway.items()},
             "failback-registry.failback.svc:7070": self.address,
             ETCD: self.etcd,
             "port: 8080": "port: %d" % self.app.port,
@@ -205,6 +208,36 @@ class Story(Cluster):
         self.assertEqual(other.stop("failback-agent"), 0)
         self.assertEqual(self.names(), [])
         self.assertEqual(self.registry.stop("registry"), 0)
+
+
+class Gateway(Cluster):
+    """Programs without a sidecar: they call the Service failback-gateway."""
+
+    def call(self, port, path, method="GET", body=None):
+        request = urllib.request.Request("http://%s%s" % (self.gateway[port], path), method=method,
+                                         data=body and json.dumps(body).encode(),
+                                         headers={"Host": "failback-gateway.failback.svc:%d" % port,
+                                                  "Accept": "application/json"})
+        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
+            return json.load(response)
+
+    def dig(self, *words):
+        host, port = self.gateway[7073].split(":")
+        return subprocess.run(["dig", "@" + host, "-p", port, "+short", *words], capture_output=True, text=True,
+                              timeout=DEADLINE, check=True).stdout.split()
+
+    def test_each_kind_of_client_sees_what_one_has_put(self):
+        registry = self.started_registry(ROOT + "/registry-gateway")
+        put = self.call(7072, "/v1/services/orders/instances/orders-1?ttl=30s", "PUT",
+                        {"address": "10.0.0.7", "port": 8080})
+        self.assertEqual(put["state"], "INTENT_STATE_ACKNOWLEDGED")
+        (entry,) = self.call(8500, "/v1/health/service/orders")
+        self.assertEqual(entry["Service"]["Address"], "10.0.0.7")
+        application = self.call(8761, "/eureka/apps/ORDERS")["application"]
+        self.assertEqual([instance["ipAddr"] for instance in application["instance"]], ["10.0.0.7"])
+        for how in ("+notcp", "+tcp"):
+            self.assertEqual(self.dig(how, "orders.service.failback"), ["10.0.0.7"])
+        self.assertEqual(registry.stop("registry"), 0)
 
 
 class BackupAndRollback(Cluster):
