@@ -135,6 +135,13 @@ class Follower:
             self.ids -= {k["instanceId"] for k in message["delta"]["removals"]}
             self.messages += 1
 
+    def heard(self):
+        """What it was told that `until` has not read."""
+        lines = []
+        while not self._lines.empty():
+            lines.append(self._lines.get())
+        return lines
+
     def stop(self):
         self._process.kill()
         self._process.wait()
@@ -221,6 +228,11 @@ class Ctl:
     def pending(self, target):
         """The registers and unregisters."""
         return sorted(o["id"] for o in self.json(target, "pending") if not o["id"].startswith("subscribe"))
+
+    def followed(self, target):
+        """What an agent follows and its registry does not tell: the state, and the code of the last answer."""
+        return {o["id"]: (o["state"], o.get("lastStatus", {}).get("code"))
+                for o in self.json(target, "pending") if o["id"].startswith("subscribe")}
 
     def upstream(self, target):
         """How an agent is with its registry."""

@@ -8,6 +8,8 @@ from subjects import Etcd
 
 # Sessions outlive every pause of a story, so what stays registered stays by what is stored.
 LONG = ("--session-ttl", "60s")
+# Of gRPC's codes.
+UNIMPLEMENTED = 12
 
 
 def one_session(agent):
@@ -27,6 +29,25 @@ def passes(*chain):
     return not any(one.name == "new" and next_one.name == "old" for one, next_one in zip(chain, chain[1:]))
 
 
+def parked(target, agent):
+    """What is followed at an agent is parked, as its registry does not know how."""
+    eventually(lambda: set(Ctl(agent).followed(target).values()), {("PENDING_STATE_PARKED", UNIMPLEMENTED)},
+               "what the agent follows")
+
+
+def follow(stage, target, *chain):
+    """A follower of `orders` at `target`; `chain` are the versions from failbackctl to the registry. Of one to whom
+    nothing comes through: why is said where it ends, and nothing else is asked instead. None: it has ended."""
+    if not passes(*chain[:2]):
+        status, _, err = Ctl(chain[0]).run(target, "subscribe", "orders", "--count", "1")
+        check(status != 0 and "UNIMPLEMENTED" in err and "no Watch stream" in err, "subscribe ends with", status, err)
+        return None
+    follower = stage.follow(chain[0], target)
+    if not passes(*chain):
+        parked(target, chain[1])
+    return follower
+
+
 def everyday(stage, registry, agent, ctl):
     """register, list, follow, unregister; an outage and the way back; drain"""
     ctl_of, ctl = ctl, Ctl(ctl)
@@ -36,8 +57,13 @@ def everyday(stage, registry, agent, ctl):
     ctl.register(at, "a", "--zone", "z1", "--meta", "version=1.10")
     ctl.register(at, "b")
     ctl.register(at, "p", "--persistent")
-    followers = [stage.follow(ctl_of, target) for target, chain in
-                 ((at, (ctl_of, agent, registry)), (server.address, (ctl_of, registry))) if passes(*chain)]
+    followers, waiting = [], None
+    for target, chain in ((at, (ctl_of, agent, registry)), (server.address, (ctl_of, registry))):
+        follower = follow(stage, target, *chain)
+        if follower and passes(*chain):
+            followers.append(follower)
+        elif follower:
+            waiting = follower
     for target in (at, server.address):
         same(ctl.ids(target), ["a", "b", "p"], "the list")
         same([r["instance"]["key"]["instanceId"] for r in ctl.json(target, "list", "--meta", "version=1.10")], ["a"],
@@ -70,6 +96,9 @@ def everyday(stage, registry, agent, ctl):
     eventually(lambda: ctl.pending(at), [], "what is pending after the outage")
     for follower in followers:
         follower.until({"c", "p"}, "orders after the outage")
+    if waiting:
+        parked(at, agent)
+        same(waiting.heard(), [], "what a follower hears whose agent follows nothing")
     ctl.ok(at, "wait-ready")
     ctl.ok(at, "drain")
     same(ctl.ids(server.address), ["p"], "the list after the drain")
@@ -91,8 +120,8 @@ def registry_changes(stage, before, after, companion):
     ctl.ok(address, "offline", "orders", "--id", "b", "--reason", "compat")
     then = ctl.ready(at)
     records = ctl.json(address, "list", "orders")
-    follower = stage.follow(companion, at) if passes(companion, before) and passes(companion, after) else None
-    if follower:
+    follower = follow(stage, at, companion, companion, before)
+    if passes(companion, before):
         follower.until({"a", "b", "p", "by-hand"}, "orders")
 
     for how in ("SIGTERM", "SIGKILL"):
@@ -108,13 +137,18 @@ def registry_changes(stage, before, after, companion):
         now = ctl.ready(at)
         same((now["storeId"], now["epoch"]), (then["storeId"], then["epoch"]), f"store and epoch after {how}")
         same(ctl.json(address, "list", "orders"), records, f"what is registered after {how}")
+        # Also what was parked at the registry of before.
+        if passes(companion, after):
+            follower.until({"a", "b", "p", "by-hand"}, "orders")
+        else:
+            parked(at, companion)
         before, after = after, before
     server.kill()
     server = stage.registry(after, stage.store(), address).serving()
     ctl.ready(at)
     ctl.register(at, "c")
     ctl.unregister(at, "a")
-    if follower:
+    if passes(companion, after):
         follower.until({"b", "c", "p", "by-hand"}, "orders")
     eventually(lambda: ctl.ids(address), ["b", "by-hand", "c", "p"], "the list")
     one_session(sidecar)
@@ -202,7 +236,7 @@ def over_etcd(stage, first, second, companion):
     ctl.register(at, "gone")
     ctl.register(at, "p", "--persistent")
     ctl.register(two.address, "by-hand")
-    followers = [stage.follow(companion, server.address) if passes(companion, version) else None
+    followers = [follow(stage, server.address, companion, version)
                  for version, server in ((first, one), (second, two))]
 
     def see(number, ids):
@@ -246,7 +280,7 @@ def agents_at_etcd(stage, first, second, companion):
     ctl.register(two.address, "shared", port=81)
     for agent in (one, two):
         eventually(lambda: ctl.ids(agent.address), ["a", "b", "shared"], "the list")  # pylint: disable=W0640
-    follower = stage.follow(companion, one.address) if passes(companion, first) else None
+    follower = follow(stage, one.address, companion, first)
     if follower:
         follower.until({"a", "b", "shared"}, "orders")
     ctl.unregister(one.address, "a")
