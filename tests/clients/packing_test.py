@@ -12,6 +12,8 @@ import unittest
 import zipfile
 
 PACKED = os.environ["PACKED"]
+with open("clients/node/package.json", encoding="utf-8") as package_json:
+    VERSION = json.load(package_json)["version"]
 
 
 def copy_of_the_tree():
@@ -46,7 +48,7 @@ class Packing(unittest.TestCase):
                            root + "/installed", "./clients/python")
             installed, packed = files_below(root + "/installed"), files_below(PACKED + "/python")
             # These say who has installed it, and from where.
-            info = "failback-0.1.0.dist-info/"
+            info = "failback-%s.dist-info/" % VERSION
             for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
                 installed.pop(info + name, None)
             packed.pop(info + "RECORD")
@@ -64,7 +66,7 @@ class Packing(unittest.TestCase):
     def test_npm_packs_the_folder(self):
         with copy_of_the_tree() as root:
             self.run_there(root, "npm", "pack", "--offline", "./clients/node")
-            self.run_there(root, "tar", "-xzf", "failback-0.1.0.tgz")
+            self.run_there(root, "tar", "-xzf", "failback-%s.tgz" % VERSION)
             of_npm, packed = files_below(root + "/package"), files_below(PACKED + "/package")
             packages = [json.loads(files.pop("package.json")) for files in (of_npm, packed)]
             del packages[0]["scripts"]
@@ -80,13 +82,13 @@ class Packing(unittest.TestCase):
                          "python/failback/try.py", "python/failback/__pycache__/aio.pyc"):
                 with open(root + "/clients/" + name, "w", encoding="utf-8"):
                     pass
-            subprocess.run([sys.executable, "-B", root + "/deploy/package/clients.py", root, "0.1.0", root], check=True,
+            subprocess.run([sys.executable, "-B", root + "/deploy/package/clients.py", root, VERSION, root], check=True,
                            env=dict(os.environ, SOURCE_DATE_EPOCH="1700000000"))
-            with tarfile.open(root + "/failback-0.1.0.tgz") as package:
+            with tarfile.open(root + "/failback-%s.tgz" % VERSION) as package:
                 self.assertEqual(sorted(entry.name for entry in package if entry.isfile()), ["package/" + name for name in (
                     "LICENSE", "README.md", "index.d.ts", "index.js", "intents.js", "package.json",
                     "proto/failback/registry/v1/registry.proto", "proto/failback/rpc/v1/status.proto")])
-            with zipfile.ZipFile(root + "/failback-0.1.0-py3-none-any.whl") as wheel:
+            with zipfile.ZipFile(root + "/failback-%s-py3-none-any.whl" % VERSION) as wheel:
                 self.assertEqual(sorted(name for name in wheel.namelist() if name.count("/") == 1 and
                                         name.startswith("failback/")), ["failback/" + name for name in (
                                             "__init__.py", "aio.py", "client.py", "intents.py", "py.typed")])

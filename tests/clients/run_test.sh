@@ -4,7 +4,8 @@
 set -euo pipefail
 export PACKED=$TEST_TMPDIR/packed
 mkdir -p "$PACKED"
-SOURCE_DATE_EPOCH=1700000000 /usr/bin/python3 -B deploy/package/clients.py . 0.1.0 "$PACKED"
+version=$(sed -n 's/^ *"version": "\(.*\)",$/\1/p' clients/node/package.json)
+SOURCE_DATE_EPOCH=1700000000 /usr/bin/python3 -B deploy/package/clients.py . "$version" "$PACKED"
 /usr/bin/python3 -m zipfile -e "$PACKED"/*.whl "$PACKED/python"
 tar -xzf "$PACKED"/*.tgz -C "$PACKED"
 PYTHONPATH=$PACKED/python:tests/clients:tests/util exec /usr/bin/python3 -B "tests/clients/$1_test.py" -v

@@ -1,5 +1,6 @@
 """The programs of one version, and what a story does with them."""
 
+import functools
 import json
 import os
 import queue
@@ -54,9 +55,10 @@ class Programs:
             else:
                 raise FileNotFoundError(f"{folder}: {program} is not there, nor in registry/ or agent/ below")
 
+    @functools.lru_cache(maxsize=None)
     def version(self):
         told = {p: subprocess.run([path, "--version"], capture_output=True, text=True, timeout=TIMEOUT,
-                                  check=True).stdout.split()[-1] for p, path in self.paths.items()}
+                                  check=True).stdout.split()[1] for p, path in self.paths.items()}
         check(len(set(told.values())) == 1, "the programs of", self.name, "are of several versions:", told)
         return told["failbackctl"]
 
