@@ -189,11 +189,14 @@ def check_systemd(dist, previous, say):
             for words in (["backup", "--store", "sqlite:///var/lib/failback/registry.db", "--to", BACKUP],
                           ["check", "--store", BACKUP]):
                 machine.get("runuser", "-u", "failback-registry", "--", "failback-registry", *words)
+            # A person who may use the agent.
+            machine.get("adduser", "--quiet", "games", "failback-agent")
             machine.get("systemctl", "stop", "failback-agent", "failback-registry")
             assert not os.path.exists(system.path("run/failback"))
             machine.apt("purge", *PACKAGES)
             left = machine.get("find", "/", "-xdev", "-iname", "*failback*", "-not", "-path", "/root/*", "-not",
                                "-path", "/proc/*", "-not", "-path", "/var/log/*")
             assert not left, left
-            assert "failback" not in machine.get("systemctl", "list-unit-files", "--no-pager")
-            say("stopped and purged: no unit, user or file is left")
+            for what in (("systemctl", "list-unit-files", "--no-pager"), ("getent", "passwd"), ("getent", "group")):
+                assert "failback" not in machine.get(*what), what
+            say("stopped and purged: no unit, user, group or file is left")

@@ -59,22 +59,28 @@ def store(story):
     return status["storeId"], status["epoch"]
 
 
-# What each daemon keeps, and which file has the schema.
-STATE = {"registry": "var/lib/failback/registry.db", "agent": "var/lib/failback-agent/journal.db"}
+# What each daemon keeps: the file that has the schema. An agent has a folder for each of its registries.
+STATE = {"registry": "var/lib/failback/registry.db", "agent": "var/lib/failback-agent/upstream-*/journal.db"}
 # A schema that no version has yet.
 LATER = 1000
 
 
+def state_file(system, name):
+    """A daemon's file, as this machine has it."""
+    (path,) = glob.glob(system.path(STATE[name]))
+    return path
+
+
 def schema(system, name):
     """The schema of a daemon's file. The daemon is stopped."""
-    database = sqlite3.connect("file:%s?immutable=1" % system.path(STATE[name]), uri=True)
+    database = sqlite3.connect("file:%s?immutable=1" % state_file(system, name), uri=True)
     version = database.execute("PRAGMA user_version").fetchone()[0]
     database.close()
     return version
 
 
 def set_schema(system, name, version):
-    database = sqlite3.connect(system.path(STATE[name]))
+    database = sqlite3.connect(state_file(system, name))
     database.execute("PRAGMA user_version=%d" % version)
     database.commit()
     database.close()
@@ -82,13 +88,13 @@ def set_schema(system, name, version):
 
 def refuses(system, story, name):
     """The daemon does not take a file of a later version, and leaves it as it is."""
-    path = system.path(STATE[name])
+    path = state_file(system, name)
     with open(path, "rb") as file:
         before = file.read()
     words, user = {"registry": (story.registry_words, story.registry_user),
                    "agent": (story.agent_words, story.agent_user)}[name]
     status, out = system.status("timeout", "60", *words, user=user)
-    assert status == 2 and "/" + STATE[name] in out, (status, out)
+    assert status == 2 and path[len(system.root):] in out, (status, out)
     with open(path, "rb") as file:
         assert file.read() == before
     say("what a later version has written is refused, untouched: " + out.strip().splitlines()[-1])
@@ -115,7 +121,7 @@ def go_back(system, story, older, backup):
                    user=story.registry_user)
     if "agent" in later:
         # Without its memory: what it had is registered by hand, or by the programs, again.
-        system.get("sh", "-c", "rm /var/lib/failback-agent/*")
+        system.get("sh", "-c", "rm -r /var/lib/failback-agent/*")
     story.start_registry()
     story.start_agent()
     eventually(lambda: story.listed() == ["orders-3"], "the instance is there again")
