@@ -259,6 +259,7 @@ void AgentDaemon::MakeServices() {
   xds_options.cache.timer = timer_.get();
   xds_options.access = access;
   xds_options.cache.zone_aware = config_.xds().zone_aware();
+  xds_options.max_streams = config_.xds().max_streams();
   // The rest is for programs that speak the registry's own protocol.
   xds_options.cache.max_services = std::max<int64_t>(1, max_subscriptions_ / 2);
   xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);

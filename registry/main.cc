@@ -187,6 +187,7 @@ absl::Status RegistryDaemon::Serve() {
   xds_options.cache.timer = timer_.get();
   xds_options.access = security_->access();
   xds_options.cache.zone_aware = config_.xds().zone_aware();
+  xds_options.max_streams = config_.xds().max_streams();
   xds_service_ = std::make_unique<xds::AdsService>(registry_.get(), xds_options);
   admin_service_ = NewAdminService(admin_.get(), security_->access());
   RegistryServer::Options options = ToServerOptions(config_, timer_.get(), loader_);

@@ -30,33 +30,27 @@ uint64_t ContentDigest(const Blob& instance) {
 }  // namespace
 
 Conflator::Changes Conflator::ChangesOf(const Event& event) {
-  auto list = std::make_shared<ChangeList>();
-  if (!event.is_snapshot()) {
-    list->bytes = event.PartBytes(0);
-  } else if (event.instances() > kMaxContents) {
-    return list;
+  std::vector<Change> changes;
+  if (event.is_snapshot() && event.instances() > kMaxContents) {
+    return std::make_shared<ChangeList>(std::move(changes), 0);
   }
-  list->changes.reserve(event.instances() + event.removals().size());
+  changes.reserve(event.instances() + event.removals().size());
   event.ForEachInstance([&](const Blob& instance) {
-    list->changes.push_back({KeyedHash(KeyOf(instance)), ContentDigest(instance)});
+    changes.push_back({KeyedHash(KeyOf(instance)), ContentDigest(instance)});
   });
-  for (const std::string& key : event.removals()) list->changes.push_back({KeyedHash(key), 0});
-  return list;
+  for (const std::string& key : event.removals()) changes.push_back({KeyedHash(key), 0});
+  return std::make_shared<ChangeList>(std::move(changes),
+                                      event.is_snapshot() ? 0 : event.PartBytes(0));
 }
 
-void Conflator::State::Apply(const std::vector<Change>& changes) {
-  if (contents.size() + changes.size() > kMaxContents) {
-    absl::flat_hash_map<uint64_t, uint64_t>().swap(contents);
+void Conflator::State::Apply(const KnownSet::Changes& changes) {
+  const size_t count = changes.list().size();
+  if (SizeOf(contents) + count > kMaxContents) {
+    contents.reset();
     complete = false;
-    if (changes.size() > kMaxContents) return;
+    if (count > kMaxContents) return;
   }
-  for (const Change& change : changes) {
-    if (change.content == 0) {
-      contents.erase(change.key);
-    } else {
-      contents[change.key] = change.content;
-    }
-  }
+  contents = changes.After(contents);
 }
 
 void Conflator::State::MoveTo(const Event& event) {
@@ -67,15 +61,12 @@ void Conflator::State::MoveTo(const Event& event) {
 }
 
 std::optional<uint64_t> Conflator::State::ContentOf(uint64_t key) const {
-  const auto it = contents.find(key);
-  if (it != contents.end()) return it->second;
-  if (complete) return 0;
-  return std::nullopt;
+  const uint64_t content = failback::ContentOf(contents, key);
+  if (content == 0 && !complete) return std::nullopt;
+  return content;
 }
 
-size_t Conflator::State::bytes() const {
-  return contents.capacity() * (sizeof(std::pair<uint64_t, uint64_t>) + 1);
-}
+size_t Conflator::State::bytes() const { return contents == nullptr ? 0 : contents->bytes(); }
 
 Conflator::Conflator(uint64_t epoch, uint64_t revision) : order_(epoch, revision) {
   written_.known = resuming_ = order_.known();
@@ -128,7 +119,7 @@ absl::Status Conflator::AddToRest(EventPtr event, Changes changes) {
     Unfold();
   } else {
     Unfold();
-    Merge(*event, changes->changes);
+    Merge(*event, changes->changes.list());
   }
   if (bytes() > kMaxBytes) {
     return Refusal(registry::v1::ERROR_REASON_SUBSCRIBER_SLOW,
@@ -170,13 +161,13 @@ void Conflator::Unfold() {
   if (rest_->single == nullptr) return;
   const EventPtr single = std::move(rest_->single);
   const Changes changes = std::move(rest_->changes);
-  Merge(*single, changes->changes);
+  Merge(*single, changes->changes.list());
 }
 
 void Conflator::StartNext() {
   const State& after = next_->after;
   const bool same = told_ && written_.complete && after.complete && written_.epoch == after.epoch &&
-                    written_.flags == after.flags && written_.contents == after.contents;
+                    written_.flags == after.flags && HaveSame(written_.contents, after.contents);
   if (!same) {
     written_ = std::move(next_->after);
     snapshot_ = std::move(next_->event);
@@ -247,7 +238,7 @@ EventPtr Conflator::TakeMerged() {
   EventPtr event = Event::Delta(written_.epoch, written_.revision, rest.revision, rest.flags,
                                 std::move(upserts), std::move(removals));
   taken_bytes_ = rest.operation_bytes;
-  written_.Apply(changes);
+  written_.Apply(KnownSet::Changes(std::move(changes)));
   written_.MoveTo(*event);
   return event;
 }

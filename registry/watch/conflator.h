@@ -13,10 +13,10 @@
 // Parts of a snapshot are taken as numbers, to be encoded when they are written.
 //
 // To know that a change has turned back, the conflator remembers 64-bit digests of the keys and
-// contents that the subscriber has, which no client can make collide (registry/watch/keyed_hash.h):
-// some 20 bytes an instance, up to kMaxContents instances. Of a larger set, and of what a
-// subscriber had before it resumed, the contents are not known: such a key that changed forth and
-// back while the subscriber was behind may be sent once without need.
+// contents that the subscriber has (registry/watch/known_set.h), up to kMaxContents instances; those
+// who have the same share them. Of a larger set, and of what a subscriber had before it resumed, the
+// contents are not known: such a key that changed forth and back while the subscriber was behind may
+// be sent once without need.
 //
 // Thread safety: none of its own.
 //
@@ -34,6 +34,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -42,6 +43,7 @@
 #include "registry/model/event.h"
 #include "registry/model/event_order.h"
 #include "registry/model/set_flags.h"
+#include "registry/watch/known_set.h"
 
 namespace failback {
 
@@ -55,15 +57,13 @@ class Conflator {
     explicit operator bool() const { return event != nullptr; }
   };
 
-  // What one event does to one key: the digests of the key and of its content, which is 0 when
-  // the key goes.
-  struct Change {
-    uint64_t key;
-    uint64_t content;
-  };
+  // What one event does.
+  using Change = KnownSet::Change;
   struct ChangeList {
-    std::vector<Change> changes;
-    size_t bytes = 0;  // of a delta's message, serialized
+    ChangeList(std::vector<Change> list, size_t bytes) : changes(std::move(list)), bytes(bytes) {}
+
+    const KnownSet::Changes changes;
+    const size_t bytes;  // of a delta's message, serialized
   };
   using Changes = std::shared_ptr<const ChangeList>;
 
@@ -119,9 +119,9 @@ class Conflator {
     SetFlags flags;
     uint64_t epoch = 0;
     uint64_t revision = 0;
-    absl::flat_hash_map<uint64_t, uint64_t> contents;
+    KnownSetPtr contents;
 
-    void Apply(const std::vector<Change>& changes);
+    void Apply(const KnownSet::Changes& changes);
     void MoveTo(const Event& event);
     // The content of `key`, 0 when it is absent, or nullopt when that is not known.
     std::optional<uint64_t> ContentOf(uint64_t key) const;

@@ -254,8 +254,8 @@ absl::Status SubscriptionHub::Claim(const SubscribeRequest& request,
   }
   if (name->unknown && name->unsubscribed) --unknown_names_;
   *name = {std::max(generation, name->generation), false, member, false};
-  member->session_id = request.session_id();
-  member->subscription_id = request.subscription_id();
+  member->name = std::make_unique<const Member::NameInSession>(
+      Member::NameInSession{request.session_id(), request.subscription_id()});
   return absl::OkStatus();
 }
 
@@ -287,10 +287,10 @@ void SubscriptionHub::Leave(Member* member) {
   Group* const group = member->group;
   member->group = nullptr;
   --subscribers_;
-  if (!member->session_id.empty()) {
-    const auto session = names_.find(member->session_id);
+  if (member->name != nullptr) {
+    const auto session = names_.find(member->name->session_id);
     if (session != names_.end()) {
-      const auto name = session->second.find(member->subscription_id);
+      const auto name = session->second.find(member->name->subscription_id);
       if (name != session->second.end() && name->second.member.get() == member) {
         name->second.member = nullptr;
       }

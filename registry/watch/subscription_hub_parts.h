@@ -62,8 +62,12 @@ class SubscriptionHub::Member {
   Group* group = nullptr;  // null when it has ended
   size_t place = 0;        // in group->members
   uint64_t position = 0;   // revision of the newest message queued
-  std::string session_id;
-  std::string subscription_id;
+  // Null: it has none.
+  struct NameInSession {
+    std::string session_id;
+    std::string subscription_id;
+  };
+  std::unique_ptr<const NameInSession> name;
 };
 
 // Those who follow one service with one filter.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
 namespace failback {
@@ -260,21 +261,47 @@ struct Streams::Stream {
   Tag finish{Tag::kFinish, this};
 };
 
+void Streams::Connect(const std::string& address, int connections) {
+  const std::vector<std::string> addresses = absl::StrSplit(address, ',');
+  for (int i = 0; i < connections; ++i) {
+    stubs_.push_back(
+        std::make_unique<grpc::GenericStub>(NewChannel(addresses[i % addresses.size()])));
+  }
+}
+
+Streams::Stream& Streams::Prepare(const char* method) {
+  const auto number = streams_.size();
+  streams_.push_back(std::make_unique<Stream>(static_cast<int>(number)));
+  Stream& stream = *streams_.back();
+  stream.context.set_wait_for_ready(true);
+  stream.call = stubs_[number % stubs_.size()]->PrepareCall(&stream.context, method, &queue_);
+  ++open_;
+  return stream;
+}
+
 Streams::Streams(const std::string& address, const char* method, int count, int connections,
                  const grpc::ByteBuffer* request, OnMessage on_message)
     : on_message_(std::move(on_message)) {
-  for (int i = 0; i < connections; ++i) {
-    stubs_.push_back(std::make_unique<grpc::GenericStub>(NewChannel(address)));
-  }
+  Connect(address, connections);
   for (int i = 0; i < count; ++i) {
-    streams_.push_back(std::make_unique<Stream>(i));
-    Stream& stream = *streams_.back();
-    stream.context.set_wait_for_ready(true);
+    Stream& stream = Prepare(method);
     if (request != nullptr) stream.waiting.push_back(*request);
     stream.only_one = request != nullptr;
-    stream.call = stubs_[i % connections]->PrepareCall(&stream.context, method, &queue_);
     stream.call->StartCall(&stream.start);
-    ++open_;
+  }
+}
+
+Streams::Streams(const std::string& address, const char* method, int count, int connections,
+                 const std::function<grpc::ByteBuffer(int stream)>& first, OnMessage on_message)
+    : on_message_(std::move(on_message)) {
+  Connect(address, connections);
+  for (int i = 0; i < count; ++i) {
+    Stream& stream = Prepare(method);
+    // Corked, a call begins with its first write, and its start has no event of its own.
+    stream.context.set_initial_metadata_corked(true);
+    stream.call->StartCall(&stream.start);
+    stream.call->Write(first(i), &stream.write);
+    stream.call->Read(&stream.message, &stream.read);
   }
 }
 

@@ -75,10 +75,15 @@ class Streams {
   // Sees each message: the stream's number, and when it came.
   using OnMessage = std::function<void(int stream, const grpc::ByteBuffer& message)>;
 
-  // Opens `count` streams of `method` over `connections` connections. With `request` each sends it
+  // Opens `count` streams of `method` over `connections` connections to `address`, or in turn to
+  // several with commas between. With `request` each sends it
   // and no more (a server stream).
   Streams(const std::string& address, const char* method, int count, int connections,
           const grpc::ByteBuffer* request, OnMessage on_message);
+  // With a first message of each, which goes out together with the stream's head: so a server has no
+  // stream that says nothing.
+  Streams(const std::string& address, const char* method, int count, int connections,
+          const std::function<grpc::ByteBuffer(int stream)>& first, OnMessage on_message);
   // Cancels all and waits for their end.
   ~Streams();
 
@@ -96,6 +101,9 @@ class Streams {
   struct Stream;
   struct Tag;
 
+  void Connect(const std::string& address, int connections);
+  // The next one, not started.
+  Stream& Prepare(const char* method);
   // One event, or none before the deadline.
   bool Step(absl::Time deadline);
 

@@ -3,6 +3,8 @@
 //
 //   watch-10000      one change to 10,000 subscriptions on 8 streams, until the last has it
 //   watch-100000     to 100,000 on 100
+//   watch-relays     to 100,000 on 100 of ten agents that follow one registry; beside the same at
+//                    the registry itself
 //   watch-memory     what an idle subscription takes at the server, 1,000 on a stream; with a name
 //                    in a session, as agents have it, too
 //   watch-agent      an agent that follows 1,000 services of 10 instances: until it has all, and
@@ -25,6 +27,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "failback/registry/v1/registry.pb.h"
@@ -36,6 +39,7 @@
 #include "tests/bench/load.h"
 #include "tests/bench/report.h"
 #include "tests/bench/subject.h"
+#include "tests/util/daemons.h"
 #include "tests/util/process.h"
 #include "tests/util/timers.h"
 
@@ -45,6 +49,7 @@ namespace {
 using registry::v1::WatchItem;
 
 constexpr char kFailback[] = "failback";
+constexpr char kRelays[] = "failback-relays";
 constexpr char kWatchMethod[] = "/failback.registry.v1.RegistryService/Watch";
 constexpr absl::Duration kLongest = absl::Seconds(120);
 
@@ -55,6 +60,7 @@ struct Scale {
   int64_t large = 100000;
   int large_streams = 100;
   int large_changes = 8;
+  int relays = 10;
   int64_t on_a_stream = 1000;
   int idle_streams = 20;
   int64_t services = 1000;
@@ -71,6 +77,7 @@ Scale QuickScale() {
   scale.large = 200;
   scale.large_streams = 10;
   scale.large_changes = 2;
+  scale.relays = 2;
   scale.on_a_stream = 20;
   scale.idle_streams = 3;
   scale.services = 20;
@@ -190,15 +197,16 @@ class Watches {
   Streams streams_;
 };
 
-void FanOut(const std::string& name, int64_t subscriptions, int streams, int changes,
-            const std::string& subject, Report* report) {
-  Subject server(KindOf(subject), {});
+// To subscriptions at `where`, which may be behind `server`.
+void FanOutAt(const std::string& where, Subject& server, const std::string& name,
+              const std::string& subject, int64_t subscriptions, int streams, int changes,
+              Report* report) {
   const auto channel = NewChannel(server.address());
   const std::string session = OpenSession(channel);
   const std::string service = ServiceName(0);
   uint64_t generation = 1;
   RegisterOne(channel, session, service, 0, generation);
-  Watches watches(server.address(), streams);
+  Watches watches(where, streams);
   const auto subscribes =
       Subscribes(subscriptions / streams, "", "", [&](int64_t) { return service; });
   for (int i = 0; i < streams; ++i) watches.Send(i, subscribes);
@@ -221,12 +229,34 @@ void FanOut(const std::string& name, int64_t subscriptions, int streams, int cha
               "us");
 }
 
+void FanOut(const std::string& name, int64_t subscriptions, int streams, int changes,
+            const std::string& subject, Report* report) {
+  Subject server(KindOf(subject), {});
+  FanOutAt(server.address(), server, name, subject, subscriptions, streams, changes, report);
+}
+
 void FanOutSmall(const Scale& scale, const std::string& subject, Report* report) {
   FanOut("watch-10000", scale.small, scale.small_streams, scale.small_changes, subject, report);
 }
 
 void FanOutLarge(const Scale& scale, const std::string& subject, Report* report) {
   FanOut("watch-100000", scale.large, scale.large_streams, scale.large_changes, subject, report);
+}
+
+void FanOutByRelays(const Scale& scale, const std::string& subject, Report* report) {
+  Subject server(kFailbackMemory, {});
+  std::vector<Daemon> relays;
+  std::vector<std::string> addresses = {server.address()};
+  if (subject == kRelays) {
+    addresses.clear();
+    for (int i = 0; i < scale.relays; ++i) {
+      relays.push_back(
+          Daemon::Agent(server.address(), {"--listen", "127.0.0.1:0", "--log-level", "error"}));
+      addresses.push_back(relays.back().address());
+    }
+  }
+  FanOutAt(absl::StrJoin(addresses, ","), server, "watch-relays", subject, scale.large,
+           scale.large_streams, scale.large_changes, report);
 }
 
 // Bytes of an idle subscription; `session` as of Subscribes.
@@ -411,6 +441,7 @@ const std::vector<Workload>& Workloads() {
        {kBareGrpc, kFailback},
        FanOutLarge,
        {"last_p50", "last_p99", "server_cpu_us_per_event"}},
+      {"watch-relays", {kFailback, kRelays}, FanOutByRelays, {}},
       {"watch-memory", {kBareGrpc, kFailback}, Memory, {"bytes"}},
       {"watch-agent", {kBareGrpc, kFailback}, FollowMany, {"bytes", "seconds"}},
       {"watch-reconnect", {kFailback}, Reconnect, {}},
@@ -443,6 +474,10 @@ int Main(int argc, char** argv) {
       for (size_t i = 0; i < workload.subjects.size(); ++i) {
         workload.run(scale, workload.subjects[(i + round) % workload.subjects.size()], &report);
       }
+    }
+    if (workload.name == std::string_view("watch-relays")) {
+      report.Ratio(workload.name, "last_p50", kRelays, kFailback);
+      report.Ratio(workload.name, "server_cpu_us_per_event", kRelays, kFailback);
     }
     for (const std::string& metric : workload.ratios) {
       report.Ratio(workload.name, metric, kFailback, kBareGrpc);

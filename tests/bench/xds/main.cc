@@ -6,12 +6,13 @@
 // In order: register the new, DRAINING for the old, a pause, unregister, SIGTERM. Beside it the
 // same with SIGKILL and nothing said before. xds-change: from a change's Register to the message at
 // a discovery client that reads, and the CPU time of the agent for it, by the number of services
-// followed and their size.
+// followed and their size. xds-40000: as many streams on 40 connections (many_streams.h).
 //
 // The client is gRPC's own (or, in xds-change, a bare discovery stream), in this process; registry,
 // agent and backends are the real daemons.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "tests/bench/report.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/xds/fleet.h"
+#include "tests/bench/xds/many_streams.h"
 #include "tests/util/instances.h"
 
 namespace failback {
@@ -214,24 +216,30 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--workload", only, "only this one")
-      ->check(CLI::IsMember({"xds-register", "xds-rolling", "xds-change"}));
+      ->check(CLI::IsMember({"xds-register", "xds-rolling", "xds-change", "xds-40000"}));
   app.add_flag("--quick", quick, "one small round: shows that it works, not how fast");
   CLI11_PARSE(app, argc, argv);
+  ManyStreams many;
   if (quick) {
     rounds = 1;
+    many = {
+        /*streams=*/60,  /*connections=*/2, /*services=*/40,      /*popular=*/4,
+        /*instances=*/3, /*seconds=*/1,     /*changes_per_s=*/20, /*popular_per_s=*/60};
     scale = {/*instances=*/2,         /*registers=*/2,
              absl::Milliseconds(100), /*services=*/20,
              /*large=*/200,           /*changes=*/3};
   }
 
   Report report(options);
-  Fleet fleet(/*for_clients=*/true);
+  std::optional<Fleet> fleet;
+  if (only != "xds-40000") fleet.emplace(/*for_clients=*/true);
+  double many_bytes = 0;
   const auto wanted = [&](const std::string& name) { return only.empty() || only == name; };
   for (int round = 0; round < rounds; ++round) {
-    if (wanted("xds-register")) RunRegister(scale, &fleet, &report);
+    if (wanted("xds-register")) RunRegister(scale, &*fleet, &report);
     if (wanted("xds-rolling")) {
-      RunRolling(scale, /*in_order=*/true, &fleet, &report);
-      RunRolling(scale, /*in_order=*/false, &fleet, &report);
+      RunRolling(scale, /*in_order=*/true, &*fleet, &report);
+      RunRolling(scale, /*in_order=*/false, &*fleet, &report);
     }
     if (wanted("xds-change")) {
       RunChange("1-service-of-10", 1, 10, scale.changes, &report);
