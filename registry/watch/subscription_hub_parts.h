@@ -4,8 +4,8 @@
 #define FAILBACK_REGISTRY_WATCH_SUBSCRIPTION_HUB_PARTS_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -129,7 +129,8 @@ struct SubscriptionHub::Topic {
   Group* unfiltered = nullptr;  // the one that has none
 
   // Commits that the groups with filters have yet to be sent, in order.
-  std::deque<Waiting> waiting;
+  // Empty nearly always, and then no memory: there is one for each service.
+  std::list<Waiting> waiting;
   size_t waiting_changes = 0;
   size_t merged = 0;       // of them, when they were merged last
   bool comparing = false;  // a caller of Publish has the topic

@@ -101,7 +101,7 @@ void SubscriptionHub::Merge(Topic* topic) {
     }
   }
   std::sort(joined.begin(), joined.end());
-  const std::deque<Waiting> waiting = std::exchange(topic->waiting, {});
+  const std::list<Waiting> waiting = std::exchange(topic->waiting, {});
   topic->waiting_changes = 0;
   for (auto it = waiting.begin(); it != waiting.end();) {
     Waiting merged = *it;
