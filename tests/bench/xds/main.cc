@@ -247,6 +247,15 @@ int Main(int argc, char** argv) {
                 &report);
       RunChange(absl::StrCat("1-service-of-", scale.large), 1, scale.large, scale.changes, &report);
     }
+    if (wanted("xds-40000")) {
+      // The bare server's messages are as large as those were; after the first round in turn.
+      if (round % 2 == 1) FollowBare(many, many_bytes, &report);
+      many_bytes = FollowXds(many, &report);
+      if (round % 2 == 0) FollowBare(many, many_bytes, &report);
+    }
+  }
+  for (const char* metric : {"last_p50", "last_p99", "cpu_us_per_push", "bytes_per_stream"}) {
+    report.Ratio("xds-40000", metric, "failback-xds", kBareGrpc);
   }
   report.Ratio("xds-register", "first_answer_ms", "failback-xds", "told-the-address");
   report.Ratio("xds-change", "agent_cpu_per_change",

@@ -44,8 +44,10 @@ constexpr char kEndpointsUrl[] =
     "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 constexpr absl::Duration kLongest = absl::Seconds(120);
 constexpr int kFollowed = 5;  // services of a stream
-// Of a service's first instance: what no change has set yet.
+// Of every instance at first, and of the first one after the first change: above the sum of a
+// service's others, of which xDS tells the sum.
 constexpr uint32_t kBaseWeight = 1;
+constexpr uint32_t kFirstWeight = 1000;
 
 std::string ServiceName(int number) { return absl::StrCat("service-", 10000 + number); }
 
@@ -71,7 +73,7 @@ struct Changes {
 };
 
 uint32_t WeightOf(size_t change, size_t before) {
-  return kBaseWeight + 1 + static_cast<uint32_t>(before + change);
+  return kFirstWeight + static_cast<uint32_t>(before + change);
 }
 
 // A session at a registry, and the numbers of its statements.
@@ -141,7 +143,7 @@ grpc::Slice SliceOf(const grpc::ByteBuffer& message) {
   return slice;
 }
 
-// What a message says: a service and the weight of its first instance, for each that it has.
+// What a message says: a service and a weight, which is that of the newest change.
 struct Shown {
   int service;
   uint32_t weight;
@@ -154,7 +156,7 @@ int ServiceNumber(std::string_view name) {
   return number - 10000;
 }
 
-// The largest weight, the one that changes.
+// The largest weight: instances of one weight are a locality, which has their sum.
 Shown ReadAssignment(std::string_view assignment) {
   Shown shown{-1, 0};
   wire::Reader fields(assignment);
@@ -162,15 +164,11 @@ Shown ReadAssignment(std::string_view assignment) {
     if (field.Is(1, wire::kBytes)) shown.service = ServiceNumber(field.bytes);
     if (!field.Is(2, wire::kBytes)) continue;
     wire::Reader locality(field.bytes);
-    for (wire::Field endpoint; locality.Next(&endpoint);) {
-      if (!endpoint.Is(2, wire::kBytes)) continue;
-      wire::Reader parts(endpoint.bytes);
-      for (wire::Field part; parts.Next(&part);) {
-        if (!part.Is(4, wire::kBytes)) continue;
-        wire::Reader weight(part.bytes);
-        for (wire::Field value; weight.Next(&value);) {
-          shown.weight = std::max(shown.weight, static_cast<uint32_t>(value.value));
-        }
+    for (wire::Field part; locality.Next(&part);) {
+      if (!part.Is(3, wire::kBytes)) continue;
+      wire::Reader weight(part.bytes);
+      for (wire::Field value; weight.Next(&value);) {
+        shown.weight = std::max(shown.weight, static_cast<uint32_t>(value.value));
       }
     }
   }
@@ -265,8 +263,11 @@ class Clients {
                [&](size_t i) { sent_[i] = NowSeconds(); });
       all_sent = true;
     });
-    const bool reached = streams_.RunUntil([&] { return newest_ == weights_.size() && all_sent; },
-                                           kLongest + absl::Seconds(60));
+    // The writer's end is no event of the streams: looked at between short waits.
+    const auto done = [&] { return newest_ == weights_.size() && all_sent; };
+    const double deadline = NowSeconds() + absl::ToDoubleSeconds(kLongest) + scale_.seconds;
+    while (!done() && NowSeconds() < deadline) streams_.RunUntil(done, absl::Milliseconds(10));
+    const bool reached = done();
     writer.join();
     if (!reached) Die("not every stream was shown the newest of what it follows");
   }
@@ -358,7 +359,7 @@ void AddTimes(const char* workload, const char* subject, const Clients& clients,
 }  // namespace
 
 double FollowXds(const ManyStreams& scale, Report* report) {
-  Daemon registry = Daemon::Registry({"--store", "memory", "--log-level", "error"});
+  Daemon registry = Daemon::Registry({"--store", "memory:", "--log-level", "error"});
   Daemon agent = Daemon::Agent(
       registry.address(), {"--listen", "127.0.0.1:0", "--log-level", "error", "--xds-max-streams",
                            absl::StrCat(scale.streams + 1000), "--limits-subscriptions",
