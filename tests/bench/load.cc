@@ -247,6 +247,7 @@ struct Streams::Tag {
 struct Streams::Stream {
   explicit Stream(int number) : number(number) {}
   const int number;
+  int connection = 0;
   grpc::ClientContext context;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
   grpc::ByteBuffer message;
@@ -255,6 +256,7 @@ struct Streams::Stream {
   bool writing = true;  // until started
   bool only_one = false;
   bool ended = false;
+  bool silent = false;  // it was opened with its first message, and not answered yet
   Tag start{Tag::kStart, this};
   Tag write{Tag::kWrite, this};
   Tag read{Tag::kRead, this};
@@ -269,12 +271,13 @@ void Streams::Connect(const std::string& address, int connections) {
   }
 }
 
-Streams::Stream& Streams::Prepare(const char* method) {
+Streams::Stream& Streams::Prepare(const char* method, int connection) {
   const auto number = streams_.size();
   streams_.push_back(std::make_unique<Stream>(static_cast<int>(number)));
   Stream& stream = *streams_.back();
+  stream.connection = connection;
   stream.context.set_wait_for_ready(true);
-  stream.call = stubs_[number % stubs_.size()]->PrepareCall(&stream.context, method, &queue_);
+  stream.call = stubs_[connection]->PrepareCall(&stream.context, method, &queue_);
   ++open_;
   return stream;
 }
@@ -284,7 +287,7 @@ Streams::Streams(const std::string& address, const char* method, int count, int 
     : on_message_(std::move(on_message)) {
   Connect(address, connections);
   for (int i = 0; i < count; ++i) {
-    Stream& stream = Prepare(method);
+    Stream& stream = Prepare(method, i % connections);
     if (request != nullptr) stream.waiting.push_back(*request);
     stream.only_one = request != nullptr;
     stream.call->StartCall(&stream.start);
@@ -292,20 +295,25 @@ Streams::Streams(const std::string& address, const char* method, int count, int 
 }
 
 Streams::Streams(const std::string& address, const char* method, int count, int connections,
-                 const std::function<grpc::ByteBuffer(int stream)>& first, OnMessage on_message)
-    : on_message_(std::move(on_message)) {
+                 std::function<grpc::ByteBuffer(int stream)> first, OnMessage on_message)
+    : on_message_(std::move(on_message)), method_(method), count_(count), first_(std::move(first)) {
   Connect(address, connections);
-  for (int i = 0; i < count; ++i) {
-    Stream& stream = Prepare(method);
-    // Corked, a call begins with its first write, and its start has no event of its own.
-    stream.context.set_initial_metadata_corked(true);
-    stream.call->StartCall(&stream.start);
-    stream.call->Write(first(i), &stream.write);
-    stream.call->Read(&stream.message, &stream.read);
-  }
+  for (int i = 0; i < kMostSilent * connections; ++i) OpenNext(i % connections);
+}
+
+void Streams::OpenNext(int connection) {
+  if (static_cast<int>(streams_.size()) >= count_) return;
+  Stream& stream = Prepare(method_, connection);
+  stream.silent = true;
+  // Corked, a call begins with its first write, and its start has no event of its own.
+  stream.context.set_initial_metadata_corked(true);
+  stream.call->StartCall(&stream.start);
+  stream.call->Write(first_(stream.number), &stream.write);
+  stream.call->Read(&stream.message, &stream.read);
 }
 
 Streams::~Streams() {
+  closing_ = true;
   for (auto& stream : streams_) stream->context.TryCancel();
   while (open_ > 0 && Step(absl::Now() + kStuck)) {
   }
@@ -366,6 +374,7 @@ bool Streams::Step(absl::Time deadline) {
       break;
     case Tag::kRead:
       if (ok) {
+        if (std::exchange(stream.silent, false)) OpenNext(stream.connection);
         on_message_(stream.number, stream.message);
         stream.call->Read(&stream.message, &stream.read);
       } else {
@@ -375,6 +384,10 @@ bool Streams::Step(absl::Time deadline) {
       break;
     case Tag::kFinish:
       --open_;
+      // What was refused is not measured.
+      if (!closing_ && !stream.status.ok()) {
+        Die(absl::StrCat("a stream has ended: ", stream.status.error_message()));
+      }
       break;
   }
   return true;

@@ -80,10 +80,11 @@ class Streams {
   // and no more (a server stream).
   Streams(const std::string& address, const char* method, int count, int connections,
           const grpc::ByteBuffer* request, OnMessage on_message);
-  // With a first message of each, which goes out together with the stream's head: so a server has no
-  // stream that says nothing.
+  // With a first message of each, which goes out together with the stream's head. At most
+  // kMostSilent of a connection are without an answer at once, as a server may limit those that say
+  // nothing; the rest are opened as answers come.
   Streams(const std::string& address, const char* method, int count, int connections,
-          const std::function<grpc::ByteBuffer(int stream)>& first, OnMessage on_message);
+          std::function<grpc::ByteBuffer(int stream)> first, OnMessage on_message);
   // Cancels all and waits for their end.
   ~Streams();
 
@@ -101,17 +102,24 @@ class Streams {
   struct Stream;
   struct Tag;
 
+  static constexpr int kMostSilent = 32;
+
   void Connect(const std::string& address, int connections);
+  void OpenNext(int connection);
   // The next one, not started.
-  Stream& Prepare(const char* method);
+  Stream& Prepare(const char* method, int connection);
   // One event, or none before the deadline.
   bool Step(absl::Time deadline);
 
   OnMessage on_message_;
+  const char* method_ = nullptr;
+  int count_ = 0;
+  std::function<grpc::ByteBuffer(int stream)> first_;
   grpc::CompletionQueue queue_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
   std::vector<std::unique_ptr<Stream>> streams_;
   int open_ = 0;
+  bool closing_ = false;
 };
 
 }  // namespace failback
