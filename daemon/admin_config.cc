@@ -1,9 +1,12 @@
 #include "daemon/admin_config.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/admin/admin_guard.h"
+#include "daemon/listen_config.h"
 #include "registry/base/address.h"
 #include "registry/base/log.h"
 
@@ -19,6 +22,10 @@ absl::Status ValidateAdminConfig(const config::v1::Admin& config, const ConfigLo
     if (auto token = ReadAdminToken(config.token_file()); !token.ok()) {
       return loader.ErrorAt("admin.token_file", std::string(token.status().message()));
     }
+  }
+  const std::vector<std::string> hosts = {config.hosts().begin(), config.hosts().end()};
+  if (absl::Status status = ValidateHosts("admin.hosts", hosts, loader); !status.ok()) {
+    return status;
   }
   if (config.listen().empty()) return absl::OkStatus();
   const absl::StatusOr<Address> address = ParseAddress(config.listen(), /*min_port=*/0);

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "daemon/listen_config.h"
 #include "gateway/consul/consul_door.h"
 #include "gateway/door/door_guard.h"
 #include "gateway/door/shown_token.h"
@@ -108,6 +109,10 @@ absl::StatusOr<std::unique_ptr<http::Server>> BindListener(const Listener& liste
                                                            const FrontDoors::Sources& sources,
                                                            const ConfigLoader& loader) {
   if (listener.listen.empty()) return nullptr;
+  const std::vector<std::string> hosts = {config.hosts().begin(), config.hosts().end()};
+  if (absl::Status status = ValidateHosts("http.hosts", hosts, loader); !status.ok()) {
+    return status;
+  }
   http::Server::Options options;
   options.timer = sources.timer;
   options.listen = listener.listen;
@@ -117,7 +122,7 @@ absl::StatusOr<std::unique_ptr<http::Server>> BindListener(const Listener& liste
   options.max_connections = config.max_connections();
   options.error = listener.error;
   DoorGuard guard;
-  guard.hosts = {config.hosts().begin(), config.hosts().end()};
+  guard.hosts = hosts;
   guard.origins = {config.origins().begin(), config.origins().end()};
   guard.access = sources.security->access();
   GuardDoor(guard, &options);

@@ -3,12 +3,14 @@
 #include <grp.h>
 #include <pwd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "registry/base/address.h"
@@ -47,6 +49,22 @@ std::optional<gid_t> FindGroup(const char* name, std::vector<char>* buffer) {
 }
 
 }  // namespace
+
+absl::Status ValidateHosts(const std::string& key, const std::vector<std::string>& hosts,
+                           const ConfigLoader& loader) {
+  for (const std::string& host : hosts) {
+    const bool name = !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+    });
+    if (name) continue;
+    return loader.ErrorAt(
+        key, absl::StrCat("'", host,
+                          "' is no host name: each is one name of letters, digits, '.', "
+                          "'-' and '_', without a port; several are several entries, or the flag "
+                          "several times"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<ListenOptions> ToListenOptions(const config::v1::Socket& socket, bool allow_remote,
                                               const ConfigLoader& loader) {

@@ -1,4 +1,4 @@
-// The keys `listen` and `socket`, which both daemons have.
+// The keys `listen` and `socket`, which both daemons have, and names of hosts.
 
 #ifndef FAILBACK_DAEMON_LISTEN_CONFIG_H_
 #define FAILBACK_DAEMON_LISTEN_CONFIG_H_
@@ -22,6 +22,10 @@ absl::Status ValidateListen(const std::vector<std::string>& listen, bool allow_r
 // The options of the sockets: mode, and owner and group looked up on this machine.
 absl::StatusOr<ListenOptions> ToListenOptions(const config::v1::Socket& socket, bool allow_remote,
                                               const ConfigLoader& loader);
+
+// The names of `key` by which clients call a listener: each is one name, without a port.
+absl::Status ValidateHosts(const std::string& key, const std::vector<std::string>& hosts,
+                           const ConfigLoader& loader);
 
 }  // namespace failback
 
