@@ -69,7 +69,7 @@ TEST(MappingTest, EachStatusIsTheSameThroughAllDoors) {
   instance->set_status(registry::v1::HEALTH_STATUS_HEALTHY);
   instance->mutable_offline();
   EXPECT_EQ(ServiceEntry{InstanceView(*instance)}.status, CheckStatus::kCritical);
-  EXPECT_TRUE(ServiceEntry{InstanceView(*instance)}.maintenance);
+  EXPECT_TRUE(ServiceEntry{InstanceView(*instance)}.offline);
 }
 
 TEST(MappingTest, ManyTags_TakeSeveralEntries) {

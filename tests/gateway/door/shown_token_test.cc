@@ -16,9 +16,10 @@ std::string Basic(const std::string& pair) {
 }
 
 TEST(ShownTokenTest, TheMostExplicitPlaceDecides) {
+  const std::string basic = Basic("user:of-basic");  // a request refers to its headers
   http::Request request;
   EXPECT_EQ(BearerOf(request, TokenPlaces::kConsul), "");
-  request.headers.emplace_back("Authorization", Basic("user:of-basic"));
+  request.headers.emplace_back("Authorization", basic);
   EXPECT_EQ(BearerOf(request, TokenPlaces::kAuthorization), "Bearer of-basic");
   EXPECT_EQ(BearerOf(request, TokenPlaces::kConsul), "Bearer of-basic");
   request.query.emplace_back("token", "of-query");
