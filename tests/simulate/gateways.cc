@@ -302,8 +302,9 @@ Gateways::Answer Gateways::Ask(Way way, const std::string& service) {
     case Way::kHttp:
       return http_->Ask(service);
     case Way::kXds:
-      return xds_->Ask(service);
+      break;
   }
+  return xds_->Ask(service);
 }
 
 // An operator's mark: DNS gives such an instance when there is no other, xDS never, and HTTP says so
