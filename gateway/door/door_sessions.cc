@@ -263,6 +263,17 @@ void DoorSessions::Core::Renew(const Identity& caller, InstanceKey key, absl::Du
 
 void DoorSessions::Core::PutLive(const Identity& caller, PutRequest request,
                                  Callback<LiveInstance> done) {
+  // Before a session is opened: its incarnation, which is made of the key, would be the caller's
+  // also when the registration is refused, and keep those out who may register.
+  if (access_ != nullptr) {
+    const InstanceKey& key = request.instance.key();
+    absl::Status may = access_->rules()->Judge(caller, config::v1::PERMISSION_REGISTER,
+                                               key.namespace_(), key.service());
+    if (!may.ok()) {
+      return std::move(done)(
+          access_->Denied(caller, "Register", config::v1::PERMISSION_REGISTER, std::move(may)));
+    }
+  }
   OpenSessionRequest open;
   open.set_incarnation(DoorIncarnation(options_.door, request.instance.key()));
   open.set_client_name(

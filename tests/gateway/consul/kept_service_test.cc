@@ -16,7 +16,7 @@ TEST(KeptServiceTest, AllOfItComesBack) {
         {"CheckID":"t","Name":"n","Notes":"o","TTL":"90s","Status":"warning",
          "DeregisterCriticalServiceAfter":"72h"},
         {"HTTP":"https://h/x","Interval":"1500ms","Timeout":"2s","Method":"HEAD",
-         "Header":{"A":["1","2"],"B":["3"]},"TLSSkipVerify":true,"TLSServerName":"s",
+         "Header":{"A":["1","2"]},"TLSSkipVerify":true,"TLSServerName":"s",
          "SuccessBeforePassing":2,"FailuresBeforeCritical":3},
         {"TCP":"h:1","Interval":"1s"},{"GRPC":"h:2/s","Interval":"1s"}]})");
   ASSERT_TRUE(definition.ok()) << definition.status();

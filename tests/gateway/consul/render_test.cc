@@ -87,7 +87,8 @@ TEST(RenderTest, MaintenanceIsACheckOfItsOwn_AndTheOtherSaysHowTheServiceIs) {
     std::vector<std::string> ids;
     const std::string json =
         ChecksOf({&set}, {"eu"}, [&](CheckStatus status) { return status == wanted; });
-    for (const auto& check : Parse(json).list_value().values()) {
+    const google::protobuf::Value checks = Parse(json);
+    for (const auto& check : checks.list_value().values()) {
       ids.push_back(check.struct_value().fields().at("CheckID").string_value());
     }
     return ids;

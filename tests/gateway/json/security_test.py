@@ -64,13 +64,15 @@ class SecurityTest(unittest.TestCase):
         self.assertEqual((status, headers["www-authenticate"]), (401, "Bearer"), problem)
         self.assertEqual(self.refused(curl(http, PATH, "-X", "PUT", *self.as_token("reader"), body=BODY)),
                          (403, "ACCESS_DENIED"))
+        # Nor does what was refused keep the key from those who may.
+        self.assertEqual(self.refused(curl(http, PATH + "?ttl=60s", "-X", "PUT", *self.as_token("reader"), body=BODY)),
+                         (403, "ACCESS_DENIED"))
         self.assertEqual(curl(http, PATH + "?ttl=60s", "-X", "PUT", *self.as_token("writer"), body=BODY)[0], 200)
         self.assertEqual(self.refused(curl(http, "/v1/services/orders", *self.as_token("writer"))),
                          (403, "ACCESS_DENIED"))
         self.assertEqual(ids(curl(http, "/v1/services/orders", *self.as_token("reader"))[1]), ["1"])
-        # The session is the writer's.
         self.assertEqual(self.refused(curl(http, PATH + "/renew", "-X", "POST", *self.as_token("reader"))),
-                         (403, "SESSION_NOT_OWNED"))
+                         (403, "ACCESS_DENIED"))
         self.assertEqual(curl(http, PATH + "/renew", "-X", "POST", *self.as_token("writer"))[0], 200)
         (target,) = curl(http, "/v1/prometheus", *self.as_token("reader"))[1]
         self.assertEqual(target["targets"], ["h:1"])
