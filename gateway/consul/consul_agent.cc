@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -231,7 +232,7 @@ std::string ConsulDoor::AgentChecksJson(const Identity& caller) const {
       check.name = state.definition.name;
       check.status = ttl && shown.lapsed ? CheckStatus::kCritical : state.status;
       check.notes = state.definition.notes;
-      check.output = ttl && shown.lapsed ? "TTL expired" : state.output;
+      check.output = ttl && shown.lapsed ? std::string_view("TTL expired") : state.output;
       check.kind = ttl                                                     ? "ttl"
                    : state.definition.kind == CheckDefinition::Kind::kHttp ? "http"
                    : state.definition.kind == CheckDefinition::Kind::kTcp  ? "tcp"
