@@ -85,6 +85,7 @@ class DoorSessions::Core : public std::enable_shared_from_this<Core> {
   // As many wait as may.
   bool Crowded(const std::string& key) const;
 
+  absl::Status MayRegister(const Identity& caller, const InstanceKey& key) const;
   void PutLive(const Identity& caller, PutRequest request, Callback<LiveInstance> done);
   void PutInSession(const Identity& caller, PutRequest request, const OpenSessionResponse& session,
                     Callback<LiveInstance> done);
@@ -261,18 +262,20 @@ void DoorSessions::Core::Renew(const Identity& caller, InstanceKey key, absl::Du
         });
 }
 
+absl::Status DoorSessions::Core::MayRegister(const Identity& caller, const InstanceKey& key) const {
+  if (access_ == nullptr) return absl::OkStatus();
+  absl::Status may = access_->rules()->Judge(caller, config::v1::PERMISSION_REGISTER,
+                                             key.namespace_(), key.service());
+  if (may.ok()) return may;
+  return access_->Denied(caller, "Register", config::v1::PERMISSION_REGISTER, std::move(may));
+}
+
 void DoorSessions::Core::PutLive(const Identity& caller, PutRequest request,
                                  Callback<LiveInstance> done) {
   // Before a session is opened: its incarnation, which is made of the key, would be the caller's
   // also when the registration is refused, and keep those out who may register.
-  if (access_ != nullptr) {
-    const InstanceKey& key = request.instance.key();
-    absl::Status may = access_->rules()->Judge(caller, config::v1::PERMISSION_REGISTER,
-                                               key.namespace_(), key.service());
-    if (!may.ok()) {
-      return std::move(done)(
-          access_->Denied(caller, "Register", config::v1::PERMISSION_REGISTER, std::move(may)));
-    }
+  if (auto may = MayRegister(caller, request.instance.key()); !may.ok()) {
+    return std::move(done)(std::move(may));
   }
   OpenSessionRequest open;
   open.set_incarnation(DoorIncarnation(options_.door, request.instance.key()));
@@ -345,6 +348,8 @@ void DoorSessions::Core::Remove(const Identity& caller, InstanceKey key,
   NormalizeKey(&key);
   if (auto status = ValidateKey(FieldPath("key"), key); !status.ok())
     return std::move(done)(status);
+  // Who shows nothing is to hear that, and not whose session it is.
+  if (auto may = MayRegister(caller, key); !may.ok()) return std::move(done)(std::move(may));
   Enter(CanonicalKey(key), std::move(done),
         [self = shared_from_this(), caller, key, wait_for](Callback<LiveInstance> done) mutable {
           self->RemoveNow(caller, key, wait_for, std::move(done));

@@ -104,7 +104,7 @@ class TokensTest(SecurityTest):
             self.assertEqual(status, 200, path)
             self.assertNotEqual(json.loads(text), empty, path)
         # What is not here is no way round.
-        self.assertEqual(self.consul_call("/v1/kv/a")[0], 403)
+        self.assertEqual(self.consul_call("/v1/kv/a", headers=consul_token("wrong"))[0], 403)
         self.assertEqual(self.consul_call("/v1/kv/a", headers=consul_token("reader"))[0], 501)
         self.assertEqual(self.consul_call("/v1/catalog/register", "PUT", {}, consul_token("reader"))[0], 501)
         self.assertEqual(self.consul_call("/v1/none", headers=consul_token("reader"))[0], 404)
