@@ -124,7 +124,7 @@ class TokensTest(SecurityTest):
             for headers, expected in (({}, 401), (basic("reader"), 403), (basic("other"), 403)):
                 self.assertEqual(self.eureka_call(path, method, None, headers)[0], expected, (method, path, headers))
         self.assertEqual(self.eureka_call(apps + "/e1", "PUT", None, basic("writer"))[0], 200)
-        self.assertEqual(self.eureka_call(apps)[0], 401)
+        self.assertEqual(self.eureka_call(apps)[0], 404, "what may not be read is not there")
 
         def listed(token):
             status, text = self.eureka_call("/eureka/apps", headers=basic(token))
