@@ -155,8 +155,9 @@ class Attack(unittest.TestCase):
             cookie = client.recv(65535)[-24:]
             messages = [query("nobody.failback", cookie=cookie, udp_bytes=1232, number=i) for i in range(1000)]
             answers = flood(client, messages)
+            # The last may still be on their way; each of them comes.
+            answers += [client.recv(65535) for _ in range(len(messages) - len(answers))]
             self.assertFalse(any(truncated(answer) for answer in answers))
-            self.assertEqual(len(answers), 1000)
             forged = cookie[:-1] + bytes([cookie[-1] ^ 1])
             answers = flood(client, [query(NAME, cookie=forged, udp_bytes=1232) for _ in range(1000)])
             self.assertTrue(any(truncated(answer) and not records(answer) for answer in answers))
