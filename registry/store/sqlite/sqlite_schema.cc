@@ -16,7 +16,13 @@ namespace failback {
 namespace {
 
 // The tables of a new file: what kMigrations makes of one of version 1, in a seventh of the time.
-// Columns stay in the order in which they came.
+// Columns stay in the order in which they came, and have no comments: SQLite keeps the text, and a
+// column that is dropped would leave what follows in a comment.
+//   store.boot_id       of the machine's start in which it was last opened
+//   store.clean         1: closed in good order
+//   store.durability    of the last life; 2 full, 1 normal, 0 off
+//   records.key         namespace NUL service NUL instance_id
+//   records.instance    a serialized ServiceInstance; NULL: only the fence is left
 constexpr char kTables[] = R"sql(
   CREATE TABLE store (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -24,9 +30,9 @@ constexpr char kTables[] = R"sql(
     epoch INTEGER NOT NULL,
     revision INTEGER NOT NULL,
     next_rank INTEGER NOT NULL,
-    boot_id TEXT NOT NULL,       -- of the machine's start in which it was last opened
-    clean INTEGER NOT NULL,      -- 1: closed in good order
-    durability INTEGER NOT NULL, -- of the last life; 2 full, 1 normal, 0 off
+    boot_id TEXT NOT NULL,
+    clean INTEGER NOT NULL,
+    durability INTEGER NOT NULL,
     writes INTEGER NOT NULL DEFAULT 0,
     checksum INTEGER NOT NULL DEFAULT 0,
     row_sum INTEGER
@@ -49,8 +55,8 @@ constexpr char kTables[] = R"sql(
   );
   CREATE TABLE records (
     id INTEGER PRIMARY KEY,
-    key BLOB NOT NULL,          -- namespace NUL service NUL instance_id
-    instance BLOB,              -- a serialized ServiceInstance; NULL: only the fence is left
+    key BLOB NOT NULL,
+    instance BLOB,
     fence_rank INTEGER NOT NULL,
     fence_generation INTEGER NOT NULL,
     fence_digest INTEGER NOT NULL,

@@ -86,7 +86,8 @@ class Scraped(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.registry = self.start(REGISTRY, "--listen", reserved_address(), "--store",
                                    f"sqlite://{self.folder}/registry.db", "--limits-max-instances", "3",
-                                   "--dns", reserved_address())
+                                   "--dns", reserved_address(), "--http", reserved_address(),
+                                   "--consul", reserved_address(), "--eureka", reserved_address())
         self.config = os.path.join(self.folder, "agent.yaml")
         self.write_config("8080")
         self.agent = self.start(AGENT, "--config", self.config)

@@ -192,8 +192,8 @@ TEST_F(ConflatorTest, KeysThatCollideInAPublicDigestAreNotMerged) {
   ASSERT_EQ(Digest64(CanonicalKey("default", "orders", one)),
             Digest64(CanonicalKey("default", "orders", other)));
   const auto snapshot = Conflator::ChangesOf(*Snapshot(1, 1, {{one, 1}, {other, 2}}));
-  ASSERT_EQ(snapshot->changes.size(), 2u);
-  EXPECT_NE(snapshot->changes[0].key, snapshot->changes[1].key);
+  ASSERT_EQ(snapshot->changes.list().size(), 2u);
+  EXPECT_NE(snapshot->changes.list()[0].key, snapshot->changes.list()[1].key);
 }
 
 TEST_F(ConflatorTest, ASnapshotIsDigestedAsADeltaIs) {
@@ -214,14 +214,14 @@ TEST_F(ConflatorTest, ASnapshotIsDigestedAsADeltaIs) {
   }
   const auto snapshot = Conflator::ChangesOf(*Event::Snapshot(1, 7, SetFlags(), instances));
   const auto delta = Conflator::ChangesOf(*Event::Delta(1, 7, 8, SetFlags(), instances, keys));
-  ASSERT_EQ(snapshot->changes.size(), 3u);
-  ASSERT_EQ(delta->changes.size(), 6u);
+  ASSERT_EQ(snapshot->changes.list().size(), 3u);
+  ASSERT_EQ(delta->changes.list().size(), 6u);
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(snapshot->changes[i].key, delta->changes[i].key) << i;
-    EXPECT_EQ(snapshot->changes[i].content, delta->changes[i].content) << i;
-    EXPECT_NE(snapshot->changes[i].content, 0u) << i;
-    EXPECT_EQ(snapshot->changes[i].key, delta->changes[3 + i].key) << "its removal, " << i;
-    EXPECT_EQ(delta->changes[3 + i].content, 0u) << i;
+    EXPECT_EQ(snapshot->changes.list()[i].key, delta->changes.list()[i].key) << i;
+    EXPECT_EQ(snapshot->changes.list()[i].content, delta->changes.list()[i].content) << i;
+    EXPECT_NE(snapshot->changes.list()[i].content, 0u) << i;
+    EXPECT_EQ(snapshot->changes.list()[i].key, delta->changes.list()[3 + i].key) << "its removal, " << i;
+    EXPECT_EQ(delta->changes.list()[3 + i].content, 0u) << i;
   }
 }
 
