@@ -220,7 +220,8 @@ TEST_F(ConflatorTest, ASnapshotIsDigestedAsADeltaIs) {
     EXPECT_EQ(snapshot->changes.list()[i].key, delta->changes.list()[i].key) << i;
     EXPECT_EQ(snapshot->changes.list()[i].content, delta->changes.list()[i].content) << i;
     EXPECT_NE(snapshot->changes.list()[i].content, 0u) << i;
-    EXPECT_EQ(snapshot->changes.list()[i].key, delta->changes.list()[3 + i].key) << "its removal, " << i;
+    EXPECT_EQ(snapshot->changes.list()[i].key, delta->changes.list()[3 + i].key)
+        << "its removal, " << i;
     EXPECT_EQ(delta->changes.list()[3 + i].content, 0u) << i;
   }
 }
