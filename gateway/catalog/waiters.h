@@ -45,7 +45,7 @@ class Waiters {
     {
       MutexLock lock(&mu_);
       if (version_ <= seen) {
-        waiting_.emplace(++last_id_, std::move(wake));
+        waiting_[++last_id_] = std::move(wake);
         return last_id_;
       }
     }

@@ -66,7 +66,7 @@ void ConsulDoor::AddChange(const Add& add, const char* pattern, std::vector<std:
     if (absl::Status status = CheckParameters(request, parameters); !status.ok()) {
       return responder.Send(Error(status));
     }
-    change(request, [responder = std::move(responder)](absl::Status status) mutable {
+    change(request, [responder = std::move(responder)](const absl::Status& status) mutable {
       responder.Send(status.ok() ? Response::Text("") : Error(status));
     });
   };

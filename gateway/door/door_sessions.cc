@@ -302,7 +302,7 @@ void DoorSessions::Core::PutInSession(const Identity& caller, PutRequest request
   With(caller, [&](Registry* registry) {
     registry->Register(
         call, [self = shared_from_this(), caller, request = std::move(request), session,
-               done = std::move(done)](absl::StatusOr<RegisterResponse> response) mutable {
+               done = std::move(done)](const absl::StatusOr<RegisterResponse>& response) mutable {
           const std::string key = CanonicalKey(request.instance.key());
           const absl::StatusOr<registry::v1::IntentState> state = Outcome(response);
           if (!state.ok()) {
@@ -334,7 +334,7 @@ void DoorSessions::Core::PutPersistent(const Identity& caller, PutRequest reques
   *call.add_registrations()->mutable_instance() = std::move(request.instance);
   With(caller, [&](Registry* registry) {
     registry->Register(call, [self = shared_from_this(), caller, key, done = std::move(done)](
-                                 absl::StatusOr<RegisterResponse> response) mutable {
+                                 const absl::StatusOr<RegisterResponse>& response) mutable {
       const absl::StatusOr<registry::v1::IntentState> state = Outcome(response);
       if (!state.ok()) return std::move(done)(state.status());
       // What it was before lived on renewals: the session has nothing left to end.
@@ -368,7 +368,7 @@ void DoorSessions::Core::RemoveNow(const Identity& caller, const InstanceKey& ke
   With(caller, [&](Registry* registry) {
     registry->Unregister(
         call, [self = shared_from_this(), caller, key, canonical, wait_for, live,
-               done = std::move(done)](absl::StatusOr<UnregisterResponse> response) mutable {
+               done = std::move(done)](const absl::StatusOr<UnregisterResponse>& response) mutable {
           const absl::StatusOr<registry::v1::IntentState> state = Outcome(response);
           const bool expired = live.has_value() && ReasonOf(state.status()) ==
                                                        registry::v1::ERROR_REASON_SESSION_UNKNOWN;
