@@ -256,7 +256,7 @@ void AgentServices::Register(const Identity& caller, const std::string& name_spa
   Replace(caller, std::move(service), std::move(done));
 }
 
-void AgentServices::Replace(const Identity& caller, ServicePtr service, Done done) {
+void AgentServices::Replace(const Identity& caller, const ServicePtr& service, Done done) {
   if (absl::Status status = Complete(service.get()); !status.ok()) return std::move(done)(status);
   if (absl::Status status = ValidateChecks(*service); !status.ok()) return std::move(done)(status);
   absl::StatusOr<ServiceInstance> instance = InstanceOf(*service);
@@ -289,7 +289,7 @@ void AgentServices::Replace(const Identity& caller, ServicePtr service, Done don
   request.ttl = service->ttl;
   options_.writer->Put(caller, std::move(request),
                        [this, self = shared_from_this(), service, before = std::move(before),
-                        done = std::move(done)](absl::StatusOr<LiveInstance> live) mutable {
+                        done = std::move(done)](const absl::StatusOr<LiveInstance>& live) mutable {
                          absl::Status status = live.status();
                          if (live.ok() && live->ttl < service->ttl)
                            status = TtlIsTooLong(*service, live->ttl);
@@ -403,7 +403,7 @@ void AgentServices::PutAgain(const Identity& caller, const ServicePtr& service, 
   }
   if (!bad.ok()) return std::move(done)(bad);
   options_.writer->Put(caller, std::move(request),
-                       [done = std::move(done)](absl::StatusOr<LiveInstance> live) mutable {
+                       [done = std::move(done)](const absl::StatusOr<LiveInstance>& live) mutable {
                          std::move(done)(live.status());
                        });
 }
@@ -440,20 +440,20 @@ void AgentServices::ReportCheck(const Identity& caller, const std::string& id, C
       std::move(done)(std::move(put));
     });
   }
-  options_.writer->Renew(caller, key, absl::ZeroDuration(),
-                         [this, caller, service, renewed,
-                          done = std::move(done)](absl::StatusOr<LiveInstance> live) mutable {
-                           if (!absl::IsNotFound(live.status())) {
-                             renewed(live.status());
-                             return std::move(done)(live.status());
-                           }
-                           // It has lapsed, or the registry has forgotten it: its client is here again.
-                           PutAgain(caller, service,
-                                    [renewed, done = std::move(done)](absl::Status put) mutable {
-                                      renewed(put);
-                                      std::move(done)(std::move(put));
-                                    });
-                         });
+  options_.writer->Renew(
+      caller, key, absl::ZeroDuration(),
+      [this, caller, service, renewed,
+       done = std::move(done)](const absl::StatusOr<LiveInstance>& live) mutable {
+        if (!absl::IsNotFound(live.status())) {
+          renewed(live.status());
+          return std::move(done)(live.status());
+        }
+        // It has lapsed, or the registry has forgotten it: its client is here again.
+        PutAgain(caller, service, [renewed, done = std::move(done)](absl::Status put) mutable {
+          renewed(put);
+          std::move(done)(std::move(put));
+        });
+      });
 }
 
 void AgentServices::SetMaintenance(const Identity& caller, const std::string& id, bool enable,
@@ -521,8 +521,8 @@ void AgentServices::DeregisterCheck(const Identity& caller, const std::string& i
 
 void AgentServices::Remove(const Identity& caller, const ServicePtr& service, Done done) {
   options_.writer->Remove(caller, service->key, registry::v1::INTENT_STATE_UNSPECIFIED,
-                          [this, self = shared_from_this(), service,
-                           done = std::move(done)](absl::StatusOr<LiveInstance> gone) mutable {
+                          [this, self = shared_from_this(), service, done = std::move(done)](
+                              const absl::StatusOr<LiveInstance>& gone) mutable {
                             ServicePtr ended;  // its probes end without the lock
                             if (gone.ok()) {
                               MutexLock lock(&mu_);
@@ -552,10 +552,11 @@ void AgentServices::Deregister(const Identity& caller, const std::string& id, Do
         absl::StrCat("this agent carries ", carried.size(), " services with the ID ", Quoted(id),
                      "; unregister the right one by its name (failbackctl unregister)")));
   }
-  options_.writer->Remove(caller, carried.front(), registry::v1::INTENT_STATE_UNSPECIFIED,
-                          [done = std::move(done)](absl::StatusOr<LiveInstance> gone) mutable {
-                            std::move(done)(gone.status());
-                          });
+  options_.writer->Remove(
+      caller, carried.front(), registry::v1::INTENT_STATE_UNSPECIFIED,
+      [done = std::move(done)](const absl::StatusOr<LiveInstance>& gone) mutable {
+        std::move(done)(gone.status());
+      });
 }
 
 std::map<std::string, AgentServices::Shown> AgentServices::Look() const {

@@ -155,7 +155,7 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
   bool HasLapsed(const Service& service) const;
 
   // Puts `service` in the place of what is there under its id.
-  void Replace(const Identity& caller, ServicePtr service, Done done);
+  void Replace(const Identity& caller, const ServicePtr& service, Done done);
   // After the answer to its Put.
   absl::Status Placed(const ServicePtr& service, ServicePtr before, absl::Status status);
   // Takes back what was registered with a shorter TTL than it asked for.
