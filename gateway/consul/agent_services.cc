@@ -253,7 +253,7 @@ void AgentServices::Register(const Identity& caller, const std::string& name_spa
   for (const CheckDefinition& check : definition.checks) {
     service->checks.push_back({{check, check.status, ""}, nullptr});
   }
-  Replace(caller, std::move(service), std::move(done));
+  Replace(caller, service, std::move(done));
 }
 
 void AgentServices::Replace(const Identity& caller, const ServicePtr& service, Done done) {
@@ -499,7 +499,7 @@ void AgentServices::RegisterCheck(const Identity& caller, const CheckDefinition&
     }
   }
   if (!bad.ok()) return std::move(done)(bad);
-  Replace(caller, std::move(service), std::move(done));
+  Replace(caller, service, std::move(done));
 }
 
 void AgentServices::DeregisterCheck(const Identity& caller, const std::string& id, Done done) {
@@ -516,7 +516,7 @@ void AgentServices::DeregisterCheck(const Identity& caller, const std::string& i
     }
   }
   if (!bad.ok()) return std::move(done)(bad);
-  Replace(caller, std::move(service), std::move(done));
+  Replace(caller, service, std::move(done));
 }
 
 void AgentServices::Remove(const Identity& caller, const ServicePtr& service, Done done) {
