@@ -168,8 +168,8 @@ class Agent {
     Executor* executor = nullptr;
   };
 
-  // What became of a registration: acknowledged, on the wheel, parked, superseded,
-  // cancelled.
+  // What became of a registration: acknowledged, on the wheel, parked, superseded, cancelled; and of
+  // the session (id is empty): lapsed, renewed.
   using EventCallback = std::function<void(const IntentEvent&)>;
   using SnapshotCallback = std::function<void(const ServiceSnapshot&)>;
 

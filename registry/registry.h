@@ -127,7 +127,7 @@ class Registry {
 
   // An operator takes an instance out of rotation, or back. No intent: tried once, and answered
   // when it is so. UNIMPLEMENTED where marks cannot be kept; the message says what to do instead.
-  virtual void SetOffline(const SetOfflineRequest& request, Callback<SetOfflineResponse> done) {
+  virtual void SetOffline(const SetOfflineRequest& /*request*/, Callback<SetOfflineResponse> done) {
     std::move(done)(absl::UnimplementedError(
         "this registry keeps no marks; have the owner register the instance as DRAINING instead"));
   }
@@ -136,7 +136,8 @@ class Registry {
   // its owner need not wait for the next call to find out. One listener; it may run on any thread,
   // and not after the registry's destructor has returned. Registries without a connection never
   // call.
-  virtual void SetDisconnectListener(const std::function<void(const absl::Status&)>& listener) {}
+  virtual void SetDisconnectListener(const std::function<void(const absl::Status&)>& /*listener*/) {
+  }
 };
 
 }  // namespace failback

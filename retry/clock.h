@@ -47,8 +47,8 @@ class Clock {
   // True for a clock that makes its own time and calls those attached to it when it moves. Who
   // waits on any other clock needs a thread of its own.
   virtual bool DrivesTimers() const { return false; }
-  virtual void Attach(const std::shared_ptr<ClockDriven>& driven) {}
-  virtual void Detach(const ClockDriven* driven) {}
+  virtual void Attach(const std::shared_ptr<ClockDriven>& /*driven*/) {}
+  virtual void Detach(const ClockDriven* /*driven*/) {}
 
   // The system's monotonic clock; never destroyed. On Linux it stands still while the machine
   // is suspended.

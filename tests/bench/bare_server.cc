@@ -81,6 +81,7 @@ class Follower final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void Write(const grpc::ByteBuffer& message) {
     MutexLock lock(&mu_);
+    if (finished_) return;
     waiting_.push_back(message);
     if (waiting_.size() == 1) StartWrite(&waiting_.front());
   }
@@ -88,10 +89,17 @@ class Follower final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
     waiting_.pop_front();
-    if (ok && !waiting_.empty()) StartWrite(&waiting_.front());
+    if (ok && !finished_ && !waiting_.empty()) StartWrite(&waiting_.front());
   }
 
-  void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+  // Nothing may be started after Finish.
+  void OnCancel() override {
+    {
+      MutexLock lock(&mu_);
+      finished_ = true;
+    }
+    Finish(grpc::Status::CANCELLED);
+  }
 
   void OnDone() override {
     on_done_(this);
@@ -102,6 +110,7 @@ class Follower final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   const std::function<void(Follower*)> on_done_;
   Mutex mu_;
   std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mu_);
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Subscriptions of many services, by their numbers.
@@ -123,6 +132,7 @@ class Watcher final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
     wire::AppendHead(WatchItem::kEventFieldNumber, event.size(), &head);
     const grpc::Slice slices[] = {grpc::Slice(head), event};
     MutexLock lock(&mu_);
+    if (finished_) return;
     waiting_.emplace_back(slices, 2);
     if (waiting_.size() == 1) StartWrite(&waiting_.front());
   }
@@ -134,16 +144,24 @@ class Watcher final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
     for (const auto& command : request.commands()) {
       on_subscribe_(this, command.watch_id(), command.subscribe().selector().service());
     }
-    StartRead(&request_);
+    MutexLock lock(&mu_);
+    if (!finished_) StartRead(&request_);
   }
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mu_);
     waiting_.pop_front();
-    if (ok && !waiting_.empty()) StartWrite(&waiting_.front());
+    if (ok && !finished_ && !waiting_.empty()) StartWrite(&waiting_.front());
   }
 
-  void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+  // Nothing may be started after Finish.
+  void OnCancel() override {
+    {
+      MutexLock lock(&mu_);
+      finished_ = true;
+    }
+    Finish(grpc::Status::CANCELLED);
+  }
 
   void OnDone() override {
     on_done_(this);
@@ -156,6 +174,7 @@ class Watcher final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   grpc::ByteBuffer request_;
   Mutex mu_;
   std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mu_);
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Answers each message with one.
