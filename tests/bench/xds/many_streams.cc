@@ -269,6 +269,7 @@ class Clients {
     while (!done() && NowSeconds() < deadline) streams_.RunUntil(done, absl::Milliseconds(10));
     const bool reached = done();
     writer.join();
+    changes_ = nullptr;
     if (!reached) Die("not every stream was shown the newest of what it follows");
   }
 
@@ -307,8 +308,9 @@ class Clients {
       while (place < kFollowed && ServiceOf(scale_, stream, place) != shown.service) ++place;
       if (place == kFollowed) Die("a stream was told what it does not follow");
       uint32_t& weight = weights_[static_cast<size_t>(stream) * kFollowed + place];
-      if (weight == 0) ++known_;
+      // Nothing yet, as of a service that is not known soon enough, is no news.
       if (shown.weight <= weight) continue;
+      if (weight == 0) ++known_;
       const uint32_t had = std::exchange(weight, shown.weight);
       if (changes_ != nullptr) Told(shown, had, now);
     }
@@ -349,11 +351,40 @@ int AnyService(const ManyStreams& scale, size_t change) {
   return static_cast<int>((change * kGolden >> 32) % static_cast<uint64_t>(scale.services));
 }
 
-void AddTimes(const char* workload, const char* subject, const Clients& clients, Report* report) {
-  report->Add(workload, subject, "last_p50", Percentile(clients.LastMs(), 0.5), "ms");
-  report->Add(workload, subject, "last_p99", Percentile(clients.LastMs(), 0.99), "ms");
-  report->Add(workload, subject, "behind_p99", Percentile(clients.BehindMs(), 0.99), "ms");
-  report->Add(workload, subject, "behind_most", Percentile(clients.BehindMs(), 1), "ms");
+size_t ChangesOverAll(const ManyStreams& scale) {
+  return static_cast<size_t>(std::lround(scale.seconds * scale.changes_per_s));
+}
+
+// Plays `changes`, which come after `before` others, and says how long they took and what they cost.
+void PlayAll(const char* workload, const char* subject, pid_t pid, const Writer& writer,
+             const Changes& changes, double per_second, size_t before, Clients* clients,
+             Report* report) {
+  const double cpu = CpuSecondsOf(pid);
+  clients->Play(writer.channel(), changes, per_second, before);
+  report->Add(workload, subject, "cpu_us_per_push",
+              (CpuSecondsOf(pid) - cpu) * 1e6 / static_cast<double>(clients->pushes()), "us");
+  report->Add(workload, subject, "last_p50", Percentile(clients->LastMs(), 0.5), "ms");
+  report->Add(workload, subject, "last_p99", Percentile(clients->LastMs(), 0.99), "ms");
+  report->Add(workload, subject, "behind_p99", Percentile(clients->BehindMs(), 0.99), "ms");
+  report->Add(workload, subject, "behind_most", Percentile(clients->BehindMs(), 1), "ms");
+}
+
+// Follows at `address`, where the process `pid` serves, and measures the changes over all services.
+std::unique_ptr<Clients> Measure(const ManyStreams& scale, const char* subject,
+                                 const std::string& address, pid_t pid, const char* method,
+                                 const std::function<grpc::ByteBuffer(int stream)>& first,
+                                 Clients::Read read, Writer* writer, Report* report) {
+  const int64_t before = AnonymousBytesOf(pid);
+  const double began = NowSeconds();
+  auto clients = std::make_unique<Clients>(scale, address, method, first, std::move(read));
+  clients->WaitForFirst();
+  report->Add(kWorkload, subject, "first_seconds", NowSeconds() - began, "s");
+  report->Add(kWorkload, subject, "bytes_per_stream",
+              static_cast<double>(AnonymousBytesOf(pid) - before) / scale.streams, "B");
+  const Changes changes =
+      writer->Make(ChangesOverAll(scale), 0, [&](size_t i) { return AnyService(scale, i); });
+  PlayAll(kWorkload, subject, pid, *writer, changes, scale.changes_per_s, 0, clients.get(), report);
+  return clients;
 }
 
 }  // namespace
@@ -390,9 +421,6 @@ double FollowXds(const ManyStreams& scale, Report* report) {
     }
     *answer = Encode(request);
   };
-  const pid_t pid = agent.process().pid();
-  const int64_t before = AnonymousBytesOf(pid);
-  const double began = NowSeconds();
   const auto first = [&](int stream) {
     DiscoveryRequest follow;
     follow.set_type_url(kEndpointsUrl);
@@ -402,36 +430,22 @@ double FollowXds(const ManyStreams& scale, Report* report) {
     }
     return Encode(follow);
   };
-  Clients clients(scale, agent.address(), kXdsMethod, first, read);
-  clients.WaitForFirst();
-  report->Add(kWorkload, kXds, "first_seconds", NowSeconds() - began, "s");
-  report->Add(kWorkload, kXds, "bytes_per_stream",
-              static_cast<double>(AnonymousBytesOf(pid) - before) / scale.streams, "B");
-
-  const auto count = static_cast<size_t>(std::lround(scale.seconds * scale.changes_per_s));
-  const Changes changes = writer.Make(count, 0, [&](size_t i) { return AnyService(scale, i); });
-  double cpu = CpuSecondsOf(pid);
-  clients.Play(writer.channel(), changes, scale.changes_per_s, 0);
-  cpu = CpuSecondsOf(pid) - cpu;
-  const double message_bytes = static_cast<double>(bytes);
-  AddTimes(kWorkload, kXds, clients, report);
+  const pid_t pid = agent.process().pid();
+  const std::unique_ptr<Clients> clients =
+      Measure(scale, kXds, agent.address(), pid, kXdsMethod, first, read, &writer, report);
+  const auto message_bytes = static_cast<double>(bytes);
   report->Add(kWorkload, kXds, "message_bytes", message_bytes, "B");
-  report->Add(kWorkload, kXds, "cpu_us_per_push", cpu * 1e6 / static_cast<double>(clients.pushes()),
-              "us");
 
+  const size_t before = ChangesOverAll(scale);
   const auto popular = static_cast<size_t>(std::lround(scale.seconds * scale.popular_per_s));
-  const Changes hot = writer.Make(popular, count, [&](size_t i) {
+  const Changes hot = writer.Make(popular, before, [&](size_t i) {
     return static_cast<int>(i % static_cast<size_t>(scale.popular));
   });
-  cpu = CpuSecondsOf(pid);
-  clients.Play(writer.channel(), hot, scale.popular_per_s, count);
-  cpu = CpuSecondsOf(pid) - cpu;
-  AddTimes(kPopularWorkload, kXds, clients, report);
+  PlayAll(kPopularWorkload, kXds, pid, writer, hot, scale.popular_per_s, before, clients.get(),
+          report);
   const double due = static_cast<double>(popular) * scale.streams / scale.popular;
-  report->Add(kPopularWorkload, kXds, "pushes_of_all", static_cast<double>(clients.pushes()) / due,
+  report->Add(kPopularWorkload, kXds, "pushes_of_all", static_cast<double>(clients->pushes()) / due,
               "");
-  report->Add(kPopularWorkload, kXds, "cpu_us_per_push",
-              cpu * 1e6 / static_cast<double>(clients.pushes()), "us");
   return message_bytes;
 }
 
@@ -460,9 +474,6 @@ void FollowBare(const ManyStreams& scale, double message_bytes, Report* report) 
     ReadWatch(BytesOf(slice), shown);
     *answer = same;
   };
-  const pid_t pid = server.process().pid();
-  const int64_t before = AnonymousBytesOf(pid);
-  const double began = NowSeconds();
   const auto first = [&](int stream) {
     WatchRequest request;
     for (int k = 0; k < kFollowed; ++k) {
@@ -473,20 +484,9 @@ void FollowBare(const ManyStreams& scale, double message_bytes, Report* report) 
     }
     return Encode(request);
   };
-  Clients clients(scale, server.address(), kWatchMethod, first, read);
-  clients.WaitForFirst();
-  report->Add(kWorkload, kBareGrpc, "first_seconds", NowSeconds() - began, "s");
-  report->Add(kWorkload, kBareGrpc, "bytes_per_stream",
-              static_cast<double>(AnonymousBytesOf(pid) - before) / scale.streams, "B");
-  const auto count = static_cast<size_t>(std::lround(scale.seconds * scale.changes_per_s));
-  const Changes changes = writer.Make(count, 0, [&](size_t i) { return AnyService(scale, i); });
-  double cpu = CpuSecondsOf(pid);
-  clients.Play(writer.channel(), changes, scale.changes_per_s, 0);
-  cpu = CpuSecondsOf(pid) - cpu;
-  AddTimes(kWorkload, kBareGrpc, clients, report);
+  Measure(scale, kBareGrpc, server.address(), server.process().pid(), kWatchMethod, first, read,
+          &writer, report);
   report->Add(kWorkload, kBareGrpc, "message_bytes", static_cast<double>(bytes), "B");
-  report->Add(kWorkload, kBareGrpc, "cpu_us_per_push",
-              cpu * 1e6 / static_cast<double>(clients.pushes()), "us");
 }
 
 }  // namespace failback
