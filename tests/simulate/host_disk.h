@@ -52,6 +52,8 @@ class HostDisk {
   // process may have known that not all of what it did is on the disk.
   bool End();
 
+  // Of memory, for what is on it.
+  int64_t HeldBytes() const { return disk_.HeldBytes(); }
   // What is on it. While no process uses it, or as of this moment.
   Files Read() const;
   // Makes it so, of new files, as of a backup that is copied back.

@@ -59,6 +59,7 @@ class RegistryHost {
   // It is about to be killed, and its disk ends in the middle of a call.
   void EndDiskSoon();
   void HealDisk();
+  int64_t DiskBytes() const { return disk_.has_value() ? disk_->HeldBytes() : 0; }
   void Stop() { process_->Stop(); }
   void Continue(bool reads_first) { process_->Continue(reads_first); }
   bool up() const { return process_ != nullptr; }
@@ -129,6 +130,7 @@ class AgentHost {
   // It is about to be killed, and its disk ends in the middle of a call.
   void EndDiskSoon();
   void HealDisk();
+  int64_t DiskBytes() const { return disk_.has_value() ? disk_->HeldBytes() : 0; }
   // Whether it failed in the last life: what the agent did it may not know of.
   bool disk_failed() const { return disk_failed_; }
 

@@ -192,7 +192,7 @@ Outcome Story::Play() {
         }
       }
       CheckAlways();
-      if (world_.now() < unsettled + kQuiet) heap_when_settled = HeapBytes();
+      if (world_.now() < std::max(unsettled, started_) + kQuiet) heap_when_settled = HeapBytes();
     }
     CheckNothingGrew(heap_when_settled);
     outcome.settled_ms = (unsettled - healed) / 1000000;

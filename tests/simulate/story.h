@@ -183,7 +183,8 @@ class Story {
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;
-  int asked_ = 0;  // gateways
+  int asked_ = 0;        // gateways
+  int64_t started_ = 0;  // when an agent or a registry last was
   const int64_t heap_before_ = HeapBytes();
   bool restored_ = false;            // the registry's disk, since it was started last
   int64_t registry_since_ = 0;       // its last start

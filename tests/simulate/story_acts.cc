@@ -223,6 +223,7 @@ void Story::StartAgent(int index) {
   // One that is stopped for good does not come back under another name.
   if (agent.up() || (IsCutOff(index) && script_.permanent == 4)) return;
   world_.Tell(absl::StrCat("agent ", index, " starts"));
+  started_ = world_.now();
   healthy_since_.erase(index);
   // What only a journal that was put back knows waits for its owner, or for an operator.
   if (put_back_.erase(index) > 0) {

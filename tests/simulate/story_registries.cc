@@ -34,7 +34,7 @@ void Story::KillRegistry(int index) {
 void Story::StartRegistry(int index) {
   RegistryHost& registry = *registries_[static_cast<size_t>(index)];
   if (registry.up()) return;
-  registry_since_ = world_.now();
+  registry_since_ = started_ = world_.now();
   NoteOutage();
   // What was acknowledged may be back; an answer may have come since the restore.
   if (std::exchange(restored_, false)) ForgetAcks(-1);

@@ -365,6 +365,18 @@ std::vector<std::string> LyingDisk::Files() const {
   return files;
 }
 
+int64_t LyingDisk::HeldBytes() const {
+  size_t held = 0;
+  for (const std::weak_ptr<Node>& weak : nodes_) {
+    const NodePtr node = weak.lock();
+    if (node == nullptr) continue;
+    held += node->bytes.capacity() + node->synced.capacity() +
+            node->unsynced.capacity() * sizeof(Change);
+    for (const Change& change : node->unsynced) held += change.bytes.capacity();
+  }
+  return static_cast<int64_t>(held);
+}
+
 struct LyingDisk::Image {
   std::map<std::string, Node> nodes;
 };

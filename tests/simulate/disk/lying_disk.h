@@ -120,6 +120,9 @@ class LyingDisk final : public Disk {
   std::shared_ptr<const Image> Save() const;
   void Load(const Image& image);
 
+  // Of memory, for what is on it.
+  int64_t HeldBytes() const;
+
   // How much was asked, and how much of it was refused.
   int64_t calls(Call call) const { return calls_[static_cast<size_t>(call)]; }
   int64_t failed() const { return failed_; }
