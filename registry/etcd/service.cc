@@ -158,12 +158,14 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
   {
     MutexLock lock(&mu_);
     if (dropped_) return;
-    if (static_cast<uint64_t>(revision) <= skip_until_) return;
     Blobs before;
     for (const mvccpb::Event& event : events) {
       const bool put = event.type() == mvccpb::Event::PUT;
       const std::string& key = event.kv().key();
-      if (const auto canonical = services_->keys_->ParseInstance(key); canonical.has_value()) {
+      if (static_cast<uint64_t>(event.kv().mod_revision()) <= skip_until_) {
+        NotePassed(event, &gone);
+      } else if (const auto canonical = services_->keys_->ParseInstance(key);
+                 canonical.has_value()) {
         if (!put) NoteGone(*canonical, event.kv().mod_revision(), &gone);
         SetInstance(*canonical, put ? Kept(DecodeStored(*canonical, event.kv().value())) : Held(),
                     &before);
@@ -172,7 +174,10 @@ void Services::Service::OnEvents(int64_t revision, std::vector<mvccpb::Event> ev
         SetMark(*marked, put ? DecodeMark(event.kv().value()) : Blob(), &before);
       }
     }
-    Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
+    if (static_cast<uint64_t>(revision) > skip_until_) {
+      passed_.clear();
+      Publish(static_cast<uint64_t>(revision), before, &deliveries, &due);
+    }
     // Of several revisions the hub has what they come to: another server published those between.
     if (!events.empty() && events.front().kv().mod_revision() != revision) began_ = revision_;
     hub = hub_;
@@ -188,6 +193,21 @@ void Services::Service::NoteGone(const std::string& key, int64_t revision,
                                  std::vector<Fences::Gone>* gone) const {
   const auto it = copy_.find(key);
   if (it != copy_.end() && it->second.rank != 0) gone->push_back({key, it->second.rank, revision});
+}
+
+// The copy has what it led to. What came and went again meanwhile has gone all the same.
+void Services::Service::NotePassed(const mvccpb::Event& event, std::vector<Fences::Gone>* gone) {
+  const auto canonical = services_->keys_->ParseInstance(event.kv().key());
+  if (!canonical.has_value()) return;
+  const auto passed = passed_.find(*canonical);
+  if (event.type() == mvccpb::Event::PUT) {
+    passed_[*canonical] = Kept(DecodeStored(*canonical, event.kv().value())).rank;
+  } else if (passed == passed_.end()) {
+    NoteGone(*canonical, event.kv().mod_revision(), gone);
+    passed_[*canonical] = 0;
+  } else if (const uint64_t rank = std::exchange(passed->second, 0); rank != 0) {
+    gone->push_back({*canonical, rank, event.kv().mod_revision()});
+  }
 }
 
 void Services::Service::OnEnd(const absl::Status& status) {
@@ -327,6 +347,7 @@ void Services::Service::Join(const std::shared_ptr<Stream>& stream,
   if (!IsFromElsewhere(stream->request())) {
     return Enter(stream, stream->request(), stream->listener(), deliveries);
   }
+  if (stream->request().revision() > revision_) return CatchUp(stream);
   if (!is_namespace_ && Resume(stream)) return;
   EnterWithSnapshot(stream, deliveries);
 }
@@ -374,6 +395,8 @@ void Services::Service::Drop(const absl::Status& status) {
     if (dropped_) return;
     dropped_ = true;
     waiting.swap(waiting_);
+    waiting.insert(waiting.end(), ahead_.begin(), ahead_.end());
+    ahead_.clear();
     for (auto& [position, streams] : std::exchange(resuming_, {})) {
       waiting.insert(waiting.end(), streams.begin(), streams.end());
     }
@@ -391,7 +414,7 @@ bool Services::Service::DropIfIdle() {
   MutexLock lock(&mu_);
   if (dropped_) return true;
   if (hub_ == nullptr) return false;
-  if (hub_->IsFollowed(key_) || !resuming_.empty()) {
+  if (hub_->IsFollowed(key_) || !resuming_.empty() || !ahead_.empty()) {
     idle_ = false;
     return false;
   }

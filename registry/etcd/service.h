@@ -5,6 +5,7 @@
 #define FAILBACK_REGISTRY_ETCD_SERVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -103,6 +104,9 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   void SetMark(const std::string& key, Blob mark, Blobs* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteGone(const std::string& key, int64_t revision, std::vector<Fences::Gone>* gone) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of an event of before skip_until_.
+  void NotePassed(const mvccpb::Event& event, std::vector<Fences::Gone>* gone)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts `now` (null: nothing) in the copy; what was there goes to `before` unless it is there.
   void Set(const std::string& key, Held now, Blobs* before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Publishes the difference between `before` and the copy, for the keys in `before`.
@@ -128,13 +132,18 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
 
   // registry/etcd/service_resume.cc: positions that the hub does not know.
   bool IsFromElsewhere(const SubscribeRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // False when too many positions are being looked into.
+  // Reads the service as it was at `revision`; 0: as it is. `done` gets null if that cannot be, or
+  // the contents, and of which revision they are.
+  using ReadDone = std::function<void(Contents* contents, uint64_t revision)>;
+  void ReadAt(uint64_t revision, const std::shared_ptr<Contents>& contents, std::string begin,
+              ReadDone done);
+  // Of one whose position is behind the copy. False when too many are being looked into.
   bool Resume(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ReadLater(uint64_t position, absl::Duration delay, int tries);
-  void ReadAt(uint64_t position, const std::shared_ptr<Contents>& contents, std::string begin,
-              int tries);
-  // Null: it cannot be read.
-  void OnReadAt(uint64_t position, Contents* contents, int tries);
+  void OnReadAt(uint64_t position, Contents* contents);
+  // Of one whose position is ahead of the copy.
+  void CatchUp(const std::shared_ptr<Stream>& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReadNow(absl::Duration delay, int tries);
+  void OnReadNow(Contents* contents, uint64_t revision, int tries);
   // What has changed since the service was as `then`.
   std::vector<InstanceChange> MissedSince(Contents&& then) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ResumeWith(const std::shared_ptr<Stream>& stream, const std::vector<InstanceChange>& missed,
@@ -159,10 +168,14 @@ class Services::Service : public Watcher::Sink, public std::enable_shared_from_t
   uint64_t began_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t revision_ ABSL_GUARDED_BY(mu_) = 0;    // of the copy
   uint64_t skip_until_ ABSL_GUARDED_BY(mu_) = 0;  // events up to here are in the copy
+  // By canonical key, of those of them that have come since: the rank of the fence; 0: gone.
+  absl::btree_map<std::string, uint64_t> passed_ ABSL_GUARDED_BY(mu_);
   int64_t watch_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::shared_ptr<Stream>> waiting_ ABSL_GUARDED_BY(mu_);
   // Who waits for the service to be read as it was, by position.
   absl::btree_map<uint64_t, std::vector<std::shared_ptr<Stream>>> resuming_ ABSL_GUARDED_BY(mu_);
+  // Who waits for the copy to reach their positions. While there is one the service is being read.
+  std::vector<std::shared_ptr<Stream>> ahead_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace etcd

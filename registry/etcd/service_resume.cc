@@ -4,6 +4,12 @@
 // revision is in the hub's log; what was before that, etcd itself remembers: the service is read as
 // it was at the position, and the difference to the copy is the one delta that is sent. What etcd
 // has compacted, or what would make a longer delta than a client wants, is sent as a snapshot.
+//
+// A copy is of the revision that changed it last, or at which it was read, however long ago that is.
+// So a position may be ahead of it, though nothing has happened since: then the service is read as
+// it is, which etcd never refuses. If that is what the copy has, the copy is of that revision; if
+// not, what has changed is on its way here. Who is ahead waits for the one or the other, and gets no
+// snapshot of an earlier revision, which an agent would refuse.
 
 #include <string>
 #include <utility>
@@ -27,7 +33,7 @@ namespace {
 // Positions that one service is read at, at a time.
 constexpr size_t kMaxPositions = 4;
 constexpr size_t kLongestDeltaBytes = 1 << 20;
-// How often it is read while this server's watch is behind the position.
+// How often it is read while this server's watch is behind positions.
 constexpr int kTries = 10;
 
 // Sent in place of the first event, which is an empty delta: one that has what was missed.
@@ -57,6 +63,25 @@ bool Services::Service::IsFromElsewhere(const SubscribeRequest& request) const {
          (request.revision() < began_ || request.revision() > revision_);
 }
 
+void Services::Service::ReadAt(uint64_t revision, const std::shared_ptr<Contents>& contents,
+                               std::string begin, ReadDone done) {
+  RangeRequest read;
+  read.set_key(std::move(begin));
+  read.set_range_end(range_.end);
+  read.set_limit(services_->options_.page_size);
+  read.set_revision(static_cast<int64_t>(revision));
+  services_->client_->Range(std::move(read), [self = shared_from_this(), revision, contents,
+                                              done = std::move(done)](
+                                                 absl::StatusOr<RangeResponse> page) mutable {
+    if (!page.ok()) return done(nullptr, 0);
+    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, contents.get());
+    // The pages after the first are of its revision.
+    if (revision == 0) revision = static_cast<uint64_t>(page->header().revision());
+    if (!page->more()) return done(contents.get(), revision);
+    self->ReadAt(revision, contents, page->kvs(page->kvs_size() - 1).key() + '\0', std::move(done));
+  });
+}
+
 bool Services::Service::Resume(const std::shared_ptr<Stream>& stream) {
   const uint64_t position = stream->request().revision();
   const auto it = resuming_.find(position);
@@ -67,57 +92,76 @@ bool Services::Service::Resume(const std::shared_ptr<Stream>& stream) {
   if (resuming_.size() >= kMaxPositions) return false;
   resuming_[position].push_back(stream);
   // Not here: locks are held.
-  ReadLater(position, absl::ZeroDuration(), kTries);
+  services_->client_->After(absl::ZeroDuration(), [self = shared_from_this(), position] {
+    self->ReadAt(
+        position, std::make_shared<Contents>(), self->range_.begin,
+        [self, position](Contents* contents, uint64_t) { self->OnReadAt(position, contents); });
+  });
   return true;
 }
 
-void Services::Service::ReadLater(uint64_t position, absl::Duration delay, int tries) {
-  services_->client_->After(delay, [self = shared_from_this(), position, tries] {
-    self->ReadAt(position, std::make_shared<Contents>(), self->range_.begin, tries);
-  });
-}
-
-void Services::Service::ReadAt(uint64_t position, const std::shared_ptr<Contents>& contents,
-                               std::string begin, int tries) {
-  RangeRequest read;
-  read.set_key(std::move(begin));
-  read.set_range_end(range_.end);
-  read.set_limit(services_->options_.page_size);
-  read.set_revision(static_cast<int64_t>(position));
-  services_->client_->Range(std::move(read), [self = shared_from_this(), position, contents,
-                                              tries](absl::StatusOr<RangeResponse> page) {
-    if (!page.ok()) return self->OnReadAt(position, nullptr, tries);
-    for (const mvccpb::KeyValue& kv : page->kvs()) self->Take(kv, contents.get());
-    if (!page->more()) return self->OnReadAt(position, contents.get(), tries);
-    self->ReadAt(position, contents, page->kvs(page->kvs_size() - 1).key() + '\0', tries);
-  });
-}
-
-void Services::Service::OnReadAt(uint64_t position, Contents* contents, int tries) {
-  std::vector<std::shared_ptr<Stream>> streams;
+void Services::Service::OnReadAt(uint64_t position, Contents* contents) {
   SubscriptionHub::Deliveries deliveries;
   {
     MutexLock lock(&mu_);
     const auto it = resuming_.find(position);
     if (it == resuming_.end()) return;  // dropped
+    const std::vector<std::shared_ptr<Stream>> streams = std::move(it->second);
+    resuming_.erase(it);
     std::vector<InstanceChange> missed;
     if (contents != nullptr) missed = MissedSince(std::move(*contents));
-    if (contents != nullptr && position > revision_) {
-      // What happened up to there is still on its way here, unless it is nothing.
-      if (!missed.empty() && tries > 1) {
-        return ReadLater(position, services_->client_->timing().round_delay, tries - 1);
-      }
-      if (missed.empty()) began_ = revision_ = skip_until_ = position;
-    }
-    streams = std::move(it->second);
-    resuming_.erase(it);
     for (const auto& stream : streams) {
-      if (contents == nullptr || position > revision_) {
+      if (contents == nullptr) {
         EnterWithSnapshot(stream, &deliveries);
       } else {
         ResumeWith(stream, missed, &deliveries);
       }
     }
+  }
+  SubscriptionHub::Deliver(deliveries);
+}
+
+void Services::Service::CatchUp(const std::shared_ptr<Stream>& stream) {
+  ahead_.push_back(stream);
+  if (ahead_.size() == 1) ReadNow(absl::ZeroDuration(), kTries);
+}
+
+void Services::Service::ReadNow(absl::Duration delay, int tries) {
+  services_->client_->After(delay, [self = shared_from_this(), tries] {
+    self->ReadAt(0, std::make_shared<Contents>(), self->range_.begin,
+                 [self, tries](Contents* contents, uint64_t revision) {
+                   self->OnReadNow(contents, revision, tries);
+                 });
+  });
+}
+
+void Services::Service::OnReadNow(Contents* contents, uint64_t revision, int tries) {
+  std::vector<std::shared_ptr<Stream>> refused;
+  SubscriptionHub::Deliveries deliveries;
+  {
+    MutexLock lock(&mu_);
+    if (dropped_) return;
+    // What happened up to there is still on its way here, unless it is nothing.
+    if (contents != nullptr && revision > revision_ && MissedSince(std::move(*contents)).empty()) {
+      began_ = revision_ = skip_until_ = revision;
+    }
+    for (const auto& stream : std::exchange(ahead_, {})) {
+      const uint64_t position = stream->request().revision();
+      if (position <= revision_) {
+        Join(stream, &deliveries);
+      } else if (contents != nullptr && position > revision) {
+        EnterWithSnapshot(stream, &deliveries);  // etcd has not been there
+      } else if (tries > 1) {
+        ahead_.push_back(stream);
+      } else {
+        refused.push_back(stream);
+      }
+    }
+    if (!ahead_.empty()) ReadNow(services_->client_->timing().round_delay, tries - 1);
+  }
+  for (const auto& stream : refused) {
+    Services::Refuse(stream, absl::UnavailableError(
+                                 "this registry has yet to be told by etcd what its client knows"));
   }
   SubscriptionHub::Deliver(deliveries);
 }

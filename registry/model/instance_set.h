@@ -55,8 +55,9 @@ class InstanceSet {
   absl::Status Apply(const Event& event, Changes* changes = nullptr);
 
   // Another stream begins: where this one was, so that its first event may be an earlier snapshot;
-  // or anywhere, with a snapshot.
-  void Resume() { order_ = EventOrder(epoch(), revision()); }
+  // at a position at which the set was as it is; or anywhere, with a snapshot.
+  void Resume() { ResumeAt(epoch(), revision()); }
+  void ResumeAt(uint64_t epoch, uint64_t revision) { order_ = EventOrder(epoch, revision); }
   void DropPosition() { order_ = EventOrder(); }
 
   // Where the next event has to follow; zero when that has to be a snapshot.

@@ -10,7 +10,12 @@ EventPtr WatchedSet::Apply(const Event& event) {
   InstanceSet::Changes changes;
   switch (event.kind()) {
     case Event::Kind::kSnapshot:
-      if (known_ && event.epoch() == told_epoch_ && event.revision() < told_revision_) return Gap();
+      if (known_ && event.epoch() == told_epoch_ && event.revision() < told_revision_) {
+        // Asked from nowhere again, it would say the same again.
+        Gap();
+        instances_.ResumeAt(told_epoch_, told_revision_);
+        return nullptr;
+      }
       held_.reset();
       if (hold_empty_ && event.instances() == 0 && !instances_.empty()) {
         held_.emplace().Apply(event).IgnoreError();  // nothing comes before a snapshot

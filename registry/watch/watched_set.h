@@ -45,7 +45,8 @@ class WatchedSet {
   // subscribers; null: nothing.
   EventPtr Apply(const Event& event);
 
-  // The last event did not fit: open the stream again, from epoch() and revision(), which are 0.
+  // The last event did not fit: open the stream again, from epoch() and revision(). They are 0, or
+  // after an older snapshot where the subscribers are: a registry that knows less has to catch up.
   bool gap() const { return gap_; }
 
   // Marks the state stale: the upstream is unavailable. An event that arrives ends it.

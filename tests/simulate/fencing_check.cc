@@ -56,8 +56,11 @@ void FencingCheck::Written(const std::string& session_id, const std::vector<Aske
       if (known && number < it->second.newest && Holds(it->second)) {
         return world_->Fail("fencing", absl::StrCat("an older intent is accepted: ", text()));
       }
-      // The same again changes nothing, and keeps no fence for longer.
-      if (known && number == it->second.newest && Holds(it->second)) continue;
+      // The same again keeps no fence for longer; an instance that had expired is back.
+      if (known && number == it->second.newest && Holds(it->second)) {
+        if (intent.registers) it->second.gone_at = 0;
+        continue;
+      }
       fences_[intent.key] = {number, intent.registers, intent.registers ? 0 : world_->now()};
     } else if (ReasonOf(status) == registry::v1::ERROR_REASON_SUPERSEDED && complete_ &&
                (!known || number > it->second.newest)) {

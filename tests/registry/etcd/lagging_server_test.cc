@@ -59,6 +59,18 @@ class LaggingServerTest : public testing::Test {
     });
     Settle();
   }
+  // In another namespace.
+  void PutElsewhere() {
+    RegisterRequest request;
+    request.set_session_id(session_);
+    *request.add_registrations()->mutable_instance() = MakeInstance("s", "1", 80);
+    request.mutable_registrations(0)->mutable_instance()->mutable_key()->set_namespace_("else");
+    request.mutable_registrations(0)->set_generation(++generation_);
+    here().Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
+      EXPECT_TRUE(response.ok()) << response.status();
+    });
+    Settle();
+  }
   void Remove(const std::string& id) {
     UnregisterRequest request;
     request.set_session_id(session_);
@@ -71,9 +83,10 @@ class LaggingServerTest : public testing::Test {
   }
   // Goes on from where the subscriber is.
   std::unique_ptr<SubscribeStream> Follow(EtcdRegistry& registry,
-                                          const std::shared_ptr<FakeSubscriber>& subscriber) {
+                                          const std::shared_ptr<FakeSubscriber>& subscriber,
+                                          const std::string& service = "s") {
     SubscribeRequest request;
-    request.mutable_selector()->set_service("s");
+    request.mutable_selector()->set_service(service);
     if (!subscriber->events().empty()) {
       request.set_epoch(subscriber->epoch());
       request.set_revision(subscriber->revision());
@@ -163,6 +176,35 @@ TEST_F(LaggingServerTest, APositionThatIsCompacted_IsASnapshot) {
   EXPECT_EQ(subscriber_->ids(), (Ids{"1", "2", "3"}));
   ASSERT_EQ(subscriber_->events().size(), 1u);
   EXPECT_TRUE(subscriber_->events()[0]->has_snapshot());
+}
+
+// Nothing happens to the service, etcd goes on and forgets: a server that has followed the service
+// for longer than another knows an earlier revision of it, and is asked to go on from a later one.
+TEST_F(LaggingServerTest, APositionAheadThatIsCompacted_IsConfirmedNoEarlier) {
+  for (const std::string service : {"s", ""}) {  // empty: the namespace's services
+    const auto first = std::make_shared<FakeSubscriber>();
+    const auto others = Follow(there(), first, service);
+    Put("1");
+    Remove("1");
+    // What changes is another namespace.
+    PutElsewhere();
+    const auto subscriber = std::make_shared<FakeSubscriber>();
+    auto stream = Follow(here(), subscriber, service);
+    const uint64_t position = subscriber->revision();
+    ASSERT_GT(position, first->revision());
+    stream.reset();
+    PutElsewhere();
+    etcd_->model().Compact(etcd_->model().revision());
+    stream = Follow(there(), subscriber, service);
+    ASSERT_EQ(subscriber->events().size(), 1u) << service;
+    EXPECT_GE(subscriber->events()[0]->revision(), position);
+    EXPECT_EQ(subscriber->ids(), Ids());
+    // And on.
+    Put("2");
+    EXPECT_EQ(subscriber->ids().size(), 1u);
+    EXPECT_EQ(first->ids().size(), 1u);
+    Remove("2");
+  }
 }
 
 }  // namespace
