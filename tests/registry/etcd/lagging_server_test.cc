@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "registry/etcd/etcd_registry.h"
+#include "registry/model/errors.h"
 #include "tests/registry/registry_calls.h"
 #include "tests/simulate/etcd/model_client.h"
 #include "tests/simulate/network.h"
@@ -36,41 +37,42 @@ class LaggingServerTest : public testing::Test {
                                                            server.process, etcd_);
           });
     }
-    OpenSessionRequest open;
-    open.set_client_name("owner");
-    open.set_incarnation("owner-1");
-    open.mutable_ttl()->set_seconds(60);
-    here().OpenSession(open, [this](const absl::StatusOr<OpenSessionResponse>& response) {
-      ASSERT_TRUE(response.ok()) << response.status();
-      session_ = response->session_id();
-    });
-    Settle();
-    EXPECT_NE(session_, "");
+    session_ = Session("owner", 60);
   }
 
+  std::string Session(const std::string& name, int ttl_seconds) {
+    OpenSessionRequest open;
+    open.set_client_name(name);
+    open.set_incarnation(name);
+    open.mutable_ttl()->set_seconds(ttl_seconds);
+    std::string session;
+    here().OpenSession(open, [&session](const absl::StatusOr<OpenSessionResponse>& response) {
+      ASSERT_TRUE(response.ok()) << response.status();
+      session = response->session_id();
+    });
+    Settle();
+    EXPECT_NE(session, "");
+    return session;
+  }
   void Settle() { clock_.Advance(absl::Seconds(1)); }
-  void Put(const std::string& id) {
+  // Of the namespace `where`.
+  absl::Status Register(const std::string& session, const std::string& id,
+                        const std::string& where = "default") {
     RegisterRequest request;
-    request.set_session_id(session_);
-    *request.add_registrations()->mutable_instance() = MakeInstance("s", id, 80);
+    request.set_session_id(session);
+    ServiceInstance* const instance = request.add_registrations()->mutable_instance();
+    *instance = MakeInstance("s", id, 80);
+    instance->mutable_key()->set_namespace_(where);
     request.mutable_registrations(0)->set_generation(++generation_);
-    here().Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
-      EXPECT_TRUE(response.ok()) << response.status();
+    absl::Status status = absl::UnknownError("no answer");
+    here().Register(request, [&status](const absl::StatusOr<RegisterResponse>& response) {
+      status = response.ok() ? StatusFromProto(response->results(0).status()) : response.status();
     });
     Settle();
+    return status;
   }
-  // In another namespace.
-  void PutElsewhere() {
-    RegisterRequest request;
-    request.set_session_id(session_);
-    *request.add_registrations()->mutable_instance() = MakeInstance("s", "1", 80);
-    request.mutable_registrations(0)->mutable_instance()->mutable_key()->set_namespace_("else");
-    request.mutable_registrations(0)->set_generation(++generation_);
-    here().Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
-      EXPECT_TRUE(response.ok()) << response.status();
-    });
-    Settle();
-  }
+  void Put(const std::string& id) { EXPECT_EQ(Register(session_, id), absl::OkStatus()); }
+  void PutElsewhere() { EXPECT_EQ(Register(session_, "1", "else"), absl::OkStatus()); }
   void Remove(const std::string& id) {
     UnregisterRequest request;
     request.set_session_id(session_);
@@ -205,6 +207,25 @@ TEST_F(LaggingServerTest, APositionAheadThatIsCompacted_IsConfirmedNoEarlier) {
     EXPECT_EQ(first->ids().size(), 1u);
     Remove("2");
   }
+}
+
+// A server that has caught up by reading leaves a fence of what came and went in what it read past.
+TEST_F(LaggingServerTest, WhatExpiredMeanwhile_LeavesItsFence) {
+  const std::string later = Session("later", 2);
+  const auto others = Follow(there(), other_);
+  network_.SetOpen(1, Way::kToClient, false);
+  ASSERT_EQ(Register(later, "1"), absl::OkStatus());
+  clock_.Advance(absl::Seconds(4));  // and it has expired
+  // At this server nobody followed until then.
+  const auto ahead = std::make_shared<FakeSubscriber>();
+  auto stream = Follow(here(), ahead);
+  ASSERT_EQ(ahead->ids(), Ids());
+  stream.reset();
+  network_.SetOpen(1, Way::kToClient, true);
+  stream = Follow(there(), ahead);
+  ASSERT_EQ(ahead->events().size(), 1u);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(ReasonOf(Register(session_, "1")), registry::v1::ERROR_REASON_SUPERSEDED);
 }
 
 }  // namespace
