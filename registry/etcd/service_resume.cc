@@ -32,7 +32,6 @@ namespace {
 
 // Positions that one service is read at, at a time.
 constexpr size_t kMaxPositions = 4;
-constexpr size_t kLongestDeltaBytes = 1 << 20;
 // How often it is read while this server's watch is behind positions.
 constexpr int kTries = 10;
 
@@ -193,7 +192,9 @@ void Services::Service::ResumeWith(const std::shared_ptr<Stream>& stream,
                                    SubscriptionHub::Deliveries* deliveries) {
   SubscribeRequest request = stream->request();
   const std::vector<InstanceChange> seen = Conflate(missed, request.selector());
-  if (IsLong(seen, kLongestDeltaBytes)) return EnterWithSnapshot(stream, deliveries);
+  if (IsLong(seen, services_->options_.hub.delta.most_bytes)) {
+    return EnterWithSnapshot(stream, deliveries);
+  }
   EventPtr first = MakeDelta(epoch_, request.revision(), revision_, SetFlags(), seen);
   request.set_revision(revision_);
   Enter(stream, request, std::make_shared<ResumedListener>(stream->listener(), std::move(first)),

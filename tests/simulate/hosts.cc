@@ -60,6 +60,20 @@ AccessRules RulesWithout(const std::map<int, int>& denied, World& world) {
 
 // --- The registry.
 
+namespace {
+
+// A message has room for one of these.
+SubscriptionHub::Options ShortMessages() {
+  SubscriptionHub::Options options;
+  options.delta.bytes = 150;
+  options.delta.most_bytes = 250;
+  options.snapshot_part_instances = 2;
+  options.snapshot_part_bytes = 150;
+  return options;
+}
+
+}  // namespace
+
 RegistryHost::RegistryHost(World* world, Truth* truth, FencingCheck* fencing, Options options)
     : world_(world), truth_(truth), fencing_(fencing), options_(std::move(options)) {
   if (options_.disk.has_value()) disk_.emplace(*options_.disk);
@@ -79,6 +93,7 @@ void RegistryHost::StartOnEtcd() {
   EtcdRegistry::Options options;
   options.lease_spread = 0;  // its own numbers would decide it
   options.keys_per_lease = options_.keys_per_lease;
+  if (options_.short_messages) options.subscriptions = ShortMessages();
   on_etcd_ = std::make_unique<EtcdRegistry>(
       options, [this](const std::function<void()>&) -> std::unique_ptr<etcd::Client> {
         return std::make_unique<ModelClient>(&world_->network, options_.link, process_,
@@ -94,6 +109,7 @@ void RegistryHost::StartStore() {
   options.timer = process_->timer();
   options.executor = executor_.get();
   options.commit_inline = true;
+  if (options_.short_messages) options.subscriptions = ShortMessages();
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<StoreRegistry>> {
     if (!disk_.has_value()) return StoreRegistry::Open(std::move(options));
     disk_->Begin();

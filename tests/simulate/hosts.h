@@ -47,6 +47,7 @@ class RegistryHost {
     int link = 0;
     // Callers need a policy that allows them.
     bool secured = false;
+    bool short_messages = false;
   };
 
   // `truth` and `fencing` follow what a store does.

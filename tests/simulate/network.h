@@ -83,6 +83,10 @@ class Network {
   // Streams end when they are old, as the connection's certificates are.
   bool streams_age = true;
 
+  // Clients take no long message of a Watch stream: it ends the stream.
+  bool short_messages = false;
+  size_t longest_message() const { return short_messages ? 512 : size_t{4} << 20; }
+
   // Called with what a client cannot read of what a registry has sent in order.
   std::function<void(const std::string& what)> on_protocol_error;
 

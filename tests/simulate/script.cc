@@ -124,6 +124,7 @@ Script MakeScript(uint64_t seed, bool large) {
   // Not of `numbers`, from which all that follows is taken.
   SeededNumbers of_gateways(seed ^ 0x6a7e);
   if (of_gateways.Percent(30)) script.gateways = of_gateways.Pick(script.agents);
+  script.short_messages = SeededNumbers(seed ^ 0x540a7).Percent(25);
   script.reads_first = numbers.Percent(50);
   script.balanced = numbers.Percent(35);
   // What befalls one agent within moments finds what happens in between.

@@ -92,6 +92,8 @@ struct Script {
   bool secured = false;  // there is an access policy
   std::vector<bool> journals;
   int gateways = -1;         // the agent with ways in for other programs; -1: none has
+  // Clients take no long message of a Watch stream, and registries send none.
+  bool short_messages = false;
   bool reads_first = false;  // of what continues as the faults stop, as kAgentStop
   // A balancer is between the registry and its clients: when the registry goes, streams and calls
   // that it has not answered break, and connections do not. Of several registries each call goes to

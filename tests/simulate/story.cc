@@ -30,6 +30,7 @@ Story::Story(const Script& script, bool traced)
   world_.traced = traced;
   SeededNumbers numbers(script.seed ^ 0x5eed);
   for (const Operation& operation : script_.operations) used_.insert(operation.act);
+  world_.network.short_messages = script_.short_messages;
   if (script_.etcd) StartEtcd();
   for (int i = 0; i < script_.registries; ++i) {
     RegistryHost::Options options;
@@ -39,6 +40,7 @@ Story::Story(const Script& script, bool traced)
     options.keys_per_lease = script_.keys_per_lease;
     options.link = LinkToEtcd(i);
     options.secured = script_.secured;
+    options.short_messages = script_.short_messages;
     registries_.push_back(
         std::make_unique<RegistryHost>(&world_, &truth_, &fencing_, std::move(options)));
     registries_.back()->Start();

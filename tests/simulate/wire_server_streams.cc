@@ -30,11 +30,11 @@ absl::Status IsOld() {
 absl::Status HasStoppedReading() { return absl::CancelledError("the client has stopped reading"); }
 
 // Small, so that they are met.
-WatchFlow::Limits WatchLimits() {
+WatchFlow::Limits WatchLimits(bool short_messages) {
   WatchFlow::Limits limits;
   limits.subscriptions = 100;
   limits.begin_below = 2000;
-  limits.message_items = 3;
+  limits.message_items = short_messages ? 1 : 3;
   return limits;
 }
 
@@ -69,7 +69,7 @@ class WireServer::WatchEnd final : public ServedStream,
  public:
   WatchEnd(WireServer* server, std::shared_ptr<WireStream> stream)
       : ServedStream(server, std::move(stream)),
-        flow_(WatchFlow::Framing::kWatch, WatchLimits()),
+        flow_(WatchFlow::Framing::kWatch, WatchLimits(server->network_->short_messages)),
         registry_(server->For(stream_->link(), &guarded_)) {}
 
   void Begin() override { Advance(); }
