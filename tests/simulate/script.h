@@ -91,7 +91,7 @@ struct Script {
   int keys_per_lease = 0;
   bool secured = false;  // there is an access policy
   std::vector<bool> journals;
-  int gateways = -1;         // the agent with ways in for other programs; -1: none has
+  int gateways = -1;  // the agent with ways in for other programs; -1: none has
   // Clients take no long message of a Watch stream, and registries send none.
   bool short_messages = false;
   bool reads_first = false;  // of what continues as the faults stop, as kAgentStop

@@ -26,7 +26,8 @@ void WireStream::OpenAtServer() {
 void WireStream::Arrive(Way way, const std::string& bytes) {
   Side& side = Of(way);
   if (side.over) return;
-  if (kind_ == Kind::kWatch && way == Way::kToClient && bytes.size() > network_->longest_message()) {
+  if (kind_ == Kind::kWatch && way == Way::kToClient &&
+      bytes.size() > network_->longest_message()) {
     // As gRPC does.
     EndAt(way, absl::ResourceExhaustedError("Received message larger than max"));
     return Cancel();
