@@ -90,6 +90,9 @@ class Story {
   void CrashFleet(const Operation& operation);
   void OnIntent(int agent, const IntentEvent& event);
   void StartAgent(int agent);
+  // The registry does not have the key any more. What only a journal that was put back knows waits
+  // for its owner, or for an operator.
+  void ExcuseWhatWasPutBack(const std::string& key);
   void KillRegistry(int index);
   void StartRegistry(int index);
   void ResetClientsOf(int registry);
@@ -177,9 +180,10 @@ class Story {
   std::unique_ptr<WireRegistry> operator_;
   std::set<int> restarting_;  // agents that are to start again
   std::set<int> draining_;
-  std::set<int> put_back_;            // agents that are down, and whose disk is of before
-  std::map<int, int> denied_;         // what the policy does not allow an agent, see RegistryHost
-  std::map<int, int64_t> backed_up_;  // when an agent's disk was copied
+  std::set<int> put_back_;              // agents that are down, and whose disk is of before
+  std::map<int, int64_t> put_back_at_;  // and when they started
+  std::map<int, int> denied_;           // what the policy does not allow an agent, see RegistryHost
+  std::map<int, int64_t> backed_up_;    // when an agent's disk was copied
   std::map<int, int64_t> healthy_since_;  // of agents, by index
   std::map<int, int64_t> calls_before_;   // of agents, when work was last looked at
   int64_t looked_at_ = 0;

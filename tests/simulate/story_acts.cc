@@ -225,15 +225,26 @@ void Story::StartAgent(int index) {
   world_.Tell(absl::StrCat("agent ", index, " starts"));
   started_ = world_.now();
   healthy_since_.erase(index);
-  // What only a journal that was put back knows waits for its owner, or for an operator.
   if (put_back_.erase(index) > 0) {
+    put_back_at_[index] = world_.now();
     for (auto& [of, wish] : wishes_.all) {
-      if (of.first == index && wish.client < 0 && truth_.Find(of.second) == nullptr) {
-        wish.any = true;
-      }
+      // What only one of the two knows, its journal and the registry, waits for its owner.
+      const bool there = truth_.Find(of.second) != nullptr;
+      if (of.first == index && wish.client < 0 && there != wish.present) wish.any = true;
     }
   }
   agent.Start();
+}
+
+// It may be gone before the agent has asked for it.
+void Story::ExcuseWhatWasPutBack(const std::string& key) {
+  for (auto& [of, wish] : wishes_.all) {
+    const auto since = put_back_at_.find(of.first);
+    if (of.second == key && wish.client < 0 && since != put_back_at_.end() &&
+        wish.since <= since->second) {
+      wish.any = true;
+    }
+  }
 }
 
 void Story::ForgetDetached(int index) {

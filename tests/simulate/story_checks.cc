@@ -317,6 +317,7 @@ void Story::CheckPresent() {
 
 // The registry may have stopped and continued: that is not its clients' fault.
 void Story::CheckRemoved(const std::string& key) {
+  ExcuseWhatWasPutBack(key);
   if (IsShared(key)) return;
   for (const auto& [of, wish] : wishes_.all) {
     if (of.second != key || !wish.present || wish.any || wish.open) continue;

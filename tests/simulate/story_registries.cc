@@ -39,6 +39,9 @@ void Story::StartRegistry(int index) {
   // What was acknowledged may be back; an answer may have come since the restore.
   if (std::exchange(restored_, false)) ForgetAcks(-1);
   registry.Start();
+  for (const auto& [of, wish] : wishes_.all) {
+    if (truth_.Find(of.second) == nullptr) ExcuseWhatWasPutBack(of.second);
+  }
 }
 
 void Story::DoRegistry(const Operation& operation) {
