@@ -40,6 +40,7 @@ void FencingCheck::Written(const std::string& session_id, const std::vector<Aske
   if (rank == ranks_.end()) return;
   for (size_t i = 0; i < asked.size(); ++i) {
     const Asked& intent = asked[i];
+    if (const auto begun = begun_.find(intent.key); begun != begun_.end()) begun_.erase(begun);
     const absl::Status status =
         result.results.empty() ? absl::OkStatus() : StatusFromProto(result.results[i].status());
     const std::pair<uint64_t, uint64_t> number = {rank->second, intent.generation};
@@ -61,9 +62,10 @@ void FencingCheck::Written(const std::string& session_id, const std::vector<Aske
         if (intent.registers) it->second.gone_at = 0;
         continue;
       }
+      unsure_.erase(intent.key);
       fences_[intent.key] = {number, intent.registers, intent.registers ? 0 : world_->now()};
     } else if (ReasonOf(status) == registry::v1::ERROR_REASON_SUPERSEDED && complete_ &&
-               (!known || number > it->second.newest)) {
+               unsure_.count(intent.key) == 0 && (!known || number > it->second.newest)) {
       return world_->Fail("fencing", absl::StrCat("the newest intent is refused: ", text()));
     }
   }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,11 @@ class FencingCheck final : public Witness {
   }
   // This leaves no fences.
   void Closed(const std::string& session_id) override;
+  void Begun(const std::vector<Asked>& asked) override {
+    for (const Asked& intent : asked) begun_.insert(intent.key);
+  }
+  // The registry is killed: what it had begun may be in its store.
+  void Died() { unsure_.merge(begun_); }
   void Written(const std::string& session_id, const std::vector<Asked>& asked,
                const BatchResult& result) override;
   // The instance is not there any more.
@@ -39,6 +45,7 @@ class FencingCheck final : public Witness {
   // The store is another one, or an earlier one: what it knows is not known here.
   void Forget() {
     fences_.clear();
+    unsure_.clear();
     complete_ = false;
   }
 
@@ -54,6 +61,8 @@ class FencingCheck final : public Witness {
   std::map<std::string, uint64_t> ranks_;       // by session
   std::map<uint64_t, std::string> session_of_;  // the last one with that rank
   std::map<std::string, Fence> fences_;         // by canonical key
+  std::multiset<std::string> begun_;            // keys of what is not answered
+  std::multiset<std::string> unsure_;           // keys whose fence may be a newer one
   bool complete_ = true;                        // every fence of the store is in fences_
 };
 

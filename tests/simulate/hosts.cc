@@ -155,6 +155,7 @@ void RegistryHost::Kill() {
     for (size_t i = 0; i < open.size(); ++i) link.ways[i].open = open[i];
   } else {
     truth_->Detach();
+    fencing_->Died();
     if (disk_.has_value()) disk_->End();
     store_.reset();
     executor_.reset();

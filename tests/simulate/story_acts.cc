@@ -347,6 +347,8 @@ void Story::DoNetwork(const Operation& operation) {
   const int index =
       of_viewer ? script_.agents + operation.client % script_.viewers : operation.agent;
   const absl::Duration lasts = absl::Milliseconds(operation.for_ms);
+  // Also if it is over before anyone looks.
+  if (!of_viewer) healthy_since_.erase(index);
   Network& network = world_.network;
   Link& link = network.link(index);
   const bool ways[] = {(operation.amount & 1) != 0, (operation.amount & 2) != 0};

@@ -340,12 +340,14 @@ void Story::CheckRemoved(const std::string& key) {
 }
 
 // What was acknowledged in an earlier session went with that, and does not count in the next. A
-// session that is younger than its TTL has not ended.
+// session that is younger than its TTL has not ended, unless the registry was put back: its agent
+// believes that later than a late answer comes.
 void Story::CheckAcknowledged(int agent, const IntentEvent& event) {
   const std::string key = CanonicalKey(event.key);
   const AgentHost& host = *agents_[static_cast<size_t>(agent)];
   if (script_.etcd || IsShared(key) || draining_.count(agent) > 0 ||
-      host.session_age() >= absl::Seconds(kSessionTtl)) {
+      host.session_age() >= absl::Seconds(kSessionTtl) ||
+      absl::Nanoseconds(world_.now() - restored_at_) < absl::Seconds(kSessionTtl)) {
     return;
   }
   if (truth_.Find(key) == nullptr) {

@@ -37,7 +37,10 @@ void Story::StartRegistry(int index) {
   registry_since_ = started_ = world_.now();
   NoteOutage();
   // What was acknowledged may be back; an answer may have come since the restore.
-  if (std::exchange(restored_, false)) ForgetAcks(-1);
+  if (std::exchange(restored_, false)) {
+    restored_at_ = world_.now();
+    ForgetAcks(-1);
+  }
   registry.Start();
   for (const auto& [of, wish] : wishes_.all) {
     if (truth_.Find(of.second) == nullptr) ExcuseWhatWasPutBack(of.second);

@@ -75,6 +75,7 @@ void WireServer::Write(Registry* registry, int link, Batch::Kind kind, bool leav
     }
     return reply({true, EncodeResponse(refused, asked.has_value() ? &*asked : nullptr)});
   }
+  witness_->Begun(intents);
   registry->Write(*std::move(batch),
                   [this, asked, session_id, intents, reply](absl::StatusOr<BatchResult> result) {
                     if (!result.ok()) return reply(Refused(result.status()));

@@ -24,6 +24,8 @@ class Witness {
   virtual void Opened(const std::string& session_id, uint64_t rank) = 0;
   // The session ended in good order.
   virtual void Closed(const std::string& session_id) = 0;
+  // What Written is about, if that comes: the registry may end before, or fail.
+  virtual void Begun(const std::vector<Asked>&) {}
   virtual void Written(const std::string& session_id, const std::vector<Asked>& asked,
                        const BatchResult& result) = 0;
 };
