@@ -190,12 +190,12 @@ class Story {
   int asked_ = 0;        // gateways
   int64_t started_ = 0;  // when an agent or a registry last was
   const int64_t heap_before_ = HeapBytes();
-  bool restored_ = false;                    // the registry's disk, since it was started last
-  int64_t restored_at_ = -int64_t{1} << 60;  // when it was last started like that
-  int64_t registry_since_ = 0;               // its last start
-  int64_t registry_well_since_ = 0;          // and it has not stopped since
-  int64_t registry_ill_since_ = -1;          // before that
-  int64_t refused_writes_ = 0;               // when a store was last seen to do so
+  bool restored_ = false;                      // the registry's disk, since it was started last
+  int64_t restored_at_ = -(int64_t{1} << 60);  // when it was last started like that
+  int64_t registry_since_ = 0;                 // its last start
+  int64_t registry_well_since_ = 0;            // and it has not stopped since
+  int64_t registry_ill_since_ = -1;            // before that
+  int64_t refused_writes_ = 0;                 // when a store was last seen to do so
   bool faults_over_ = false;
 };
 

@@ -17,6 +17,8 @@ from stock import instance, register, run, start_agent, start_registry
 SERVER = ("192.0.2.1", 7063)
 A, SRV = 1, 33
 NAME = "many.service.failback"
+# How long a question waits for a registry that says nothing (gateway/catalog/followed_set.h).
+FIRST_WAIT = 2.0
 SEED = int(os.environ.get("FAILBACK_SEED", random.SystemRandom().getrandbits(32)))
 
 
@@ -184,9 +186,12 @@ class Attack(unittest.TestCase):
             with udp(f"10.200.{network}.1") as client:
                 flood(client, [query("slow.service.failback") for _ in range(60)])
         with tcp("203.0.113.1") as client, tcp("203.0.113.1") as other:
+            begun = time.monotonic()
             begin_to_ask(client, "new.service.failback")
             self.assertEqual(rcode(ask(other, "failback", 6)), 0)
-            self.assertFalse(select.select([client], [], [], 0)[0], "its answer waits for the registry")
+            if select.select([client], [], [], 0)[0]:
+                # A machine may be that slow. Without a place it is answered at once.
+                self.assertGreaterEqual(time.monotonic() - begun, FIRST_WAIT, "its answer waits for the registry")
 
     def test_one_network_does_not_take_the_connections_of_others(self):
         with tcp("203.0.113.1") as modest:
