@@ -238,6 +238,7 @@ void Story::StartAgent(int index) {
 
 // It may be gone before the agent has asked for it.
 void Story::ExcuseWhatWasPutBack(const std::string& key) {
+  if (put_back_at_.empty()) return;
   for (auto& [of, wish] : wishes_.all) {
     const auto since = put_back_at_.find(of.first);
     if (of.second == key && wish.client < 0 && since != put_back_at_.end() &&

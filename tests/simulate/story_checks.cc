@@ -26,8 +26,7 @@ constexpr absl::Duration kEtcdFence = absl::Seconds(70);  // a tombstone's lease
 constexpr int64_t kMostCalls = 400;
 
 // What a story may hold at any time, the simulation and its record included, but not what is on its
-// disks; 2 MB of it is what each
-// agent's timing wheel reserves.
+// disks; 2 MB of it is what each agent's timing wheel reserves.
 constexpr int64_t kMostBytes = 20 << 20;
 constexpr int64_t kMostBytesOfAgent = 4 << 20;
 // What may be more in the end than a minute before, when all was settled already: what waits for its

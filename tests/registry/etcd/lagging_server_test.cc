@@ -216,7 +216,7 @@ TEST_F(LaggingServerTest, WhatExpiredMeanwhile_LeavesItsFence) {
   network_.SetOpen(1, Way::kToClient, false);
   ASSERT_EQ(Register(later, "1"), absl::OkStatus());
   clock_.Advance(absl::Seconds(4));  // and it has expired
-  // At this server nobody followed until then.
+  // At this server the service had no follower until then.
   const auto ahead = std::make_shared<FakeSubscriber>();
   auto stream = Follow(here(), ahead);
   ASSERT_EQ(ahead->ids(), Ids());
