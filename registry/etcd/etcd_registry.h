@@ -59,7 +59,7 @@ class EtcdRegistry final : public Registry {
     absl::Duration offline_memory = absl::Hours(24);
     // Leases live longer than asked for by up to this share, at random.
     double lease_spread = 0.2;
-    // A put costs etcd time in proportion to the keys of its lease.
+    // Instances of a session on one: a put costs etcd time in proportion to the keys of its lease.
     int64_t keys_per_lease = 500;
 
     // Held approximately, by each server on its own (registry/etcd/limits.h); 0: no limit.

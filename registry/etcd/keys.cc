@@ -97,6 +97,16 @@ std::string Keys::Session(std::string_view session_id) const {
 
 KeyRange Keys::Sessions() const { return Below(absl::StrCat(root_, ".session/")); }
 
+std::string Keys::Lease(std::string_view session_id, int64_t lease) const {
+  return absl::StrCat(LeasesOf(session_id).begin, lease);
+}
+
+KeyRange Keys::LeasesOf(std::string_view session_id) const {
+  std::string key = absl::StrCat(root_, ".lease/");
+  AppendEscaped(session_id, &key);
+  return Below(key + "/");
+}
+
 std::string Keys::Instance(std::string_view canonical) const {
   std::string key;
   key.reserve(root_.size() + canonical.size() + 8);

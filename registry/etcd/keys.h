@@ -6,6 +6,7 @@
 //   <prefix>/v1/.incarnation/<incarnation>               ranks
 //   <prefix>/v1/.rank/<rank>                             whose a rank is that was claimed
 //   <prefix>/v1/.session/<session id>                    sessions
+//   <prefix>/v1/.lease/<session id>/<lease>              further leases of a session
 //   <prefix>/v1/.persistent/<incarnation>/<n>/<s>/<id>   whose the instances without a lease are
 //
 // In each part `%` and `/` are written as %25 and %2F. A namespace begins with a letter or a digit,
@@ -43,6 +44,8 @@ class Keys {
   std::string Rank(uint64_t rank) const;
   std::string Session(std::string_view session_id) const;
   KeyRange Sessions() const;
+  std::string Lease(std::string_view session_id, int64_t lease) const;
+  KeyRange LeasesOf(std::string_view session_id) const;
 
   // `canonical` is a key as registry/model/canonical.h writes it.
   std::string Instance(std::string_view canonical) const;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/etcd/error.h"
 #include "registry/etcd/gather.h"
 #include "registry/etcd/sessions.h"
 
@@ -52,7 +53,7 @@ std::optional<int64_t> Session::Held() const {
     if (lease.keys == kUncounted) return std::nullopt;
     keys += lease.keys;
   }
-  return std::max<int64_t>(0, keys - 1);  // one is the session's own
+  return keys;
 }
 
 void Sessions::Count(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done) {
@@ -142,7 +143,8 @@ void Sessions::ReadCounts(const SessionPtr& session, const std::vector<int64_t>&
           if (!answer.ok()) return;
           MutexLock lock(&session->mu);
           for (Session::Lease& entry : session->leases) {
-            if (entry.id == lease) entry.keys = answer->keys_size();
+            // One key is the session's own, on each lease.
+            if (entry.id == lease) entry.keys = std::max(0, answer->keys_size() - 1);
           }
         });
   }
@@ -157,7 +159,7 @@ void Sessions::AddLeases(const SessionPtr& session, std::vector<int64_t> leases,
   Update(session, add, [this, session, leases, tries](absl::StatusOr<bool> written) {
     bool has_all = written.ok();
     if (written.ok() && *written) {
-      session->SetCounted(leases, 0);
+      session->SetCounted(leases);
     } else {
       // Another server was faster; or this very write was, and its answer was lost.
       for (const int64_t lease : leases) has_all = has_all && session->Has(lease);
@@ -165,7 +167,11 @@ void Sessions::AddLeases(const SessionPtr& session, std::vector<int64_t> leases,
     if (has_all) return Grown(session, absl::OkStatus());
     if (written.ok() && tries + 1 < kMaxTries) return AddLeases(session, leases, tries + 1);
     for (const int64_t lease : leases) Revoke(lease);
-    Grown(session, written.ok() ? SessionContended() : written.status());
+    if (written.ok()) return Grown(session, SessionContended());
+    // They have ended before they were written down: the session has not.
+    const bool ended = ErrorOf(written.status()) == Error::kLeaseNotFound;
+    Grown(session, ended ? absl::UnavailableError("etcd answered for longer than a lease lives")
+                         : written.status());
   });
 }
 

@@ -18,6 +18,13 @@
 namespace failback {
 namespace etcd {
 
+namespace {
+
+// A transaction has room for so many. What is on the others goes with them, within a TTL.
+constexpr int64_t kMostLeft = 100;
+
+}  // namespace
+
 using etcdserverpb::RangeResponse;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
@@ -37,6 +44,8 @@ struct Sessions::Opening {
   int64_t incarnation_lease = 0;
   int64_t replaced_lease = 0;  // that the incarnation had before
   IncarnationRecord before;    // what it had
+  // Of the session before, which has ended: the keys on leases that have not.
+  google::protobuf::RepeatedPtrField<mvccpb::KeyValue> left;
   int64_t lease = 0;
   int tries = 0;
   Limits* limits = nullptr;  // where a place is reserved for the session
@@ -80,6 +89,7 @@ void Sessions::ReadIncarnation(const std::shared_ptr<Opening>& opening) {
     IncarnationRecord record;
     opening->incarnation_seen = 0;
     opening->before.Clear();
+    opening->left.Clear();
     opening->replaced_lease = 0;
     opening->rank = 0;
     opening->claimed = opening->claims = false;
@@ -129,10 +139,14 @@ void Sessions::CheckClaim(const std::shared_ptr<Opening>& opening) {
 }
 
 void Sessions::ReadSession(const std::shared_ptr<Opening>& opening, const std::string& session_id) {
-  client_->Get(keys_->Session(session_id), [this, opening,
-                                            session_id](absl::StatusOr<RangeResponse> response) {
+  TxnRequest read;
+  AddGet(keys_->Session(session_id), read.mutable_success());
+  AddGet(keys_->LeasesOf(session_id), read.mutable_success())->set_limit(kMostLeft);
+  client_->Txn(std::move(read), [this, opening, session_id](absl::StatusOr<TxnResponse> response) {
     if (!response.ok()) return opening->Fail(response.status());
-    if (response->kvs_size() == 0) {
+    const mvccpb::KeyValue* const kv = Found(*response, 0);
+    opening->left.Swap(response->mutable_responses(1)->mutable_response_range()->mutable_kvs());
+    if (kv == nullptr) {
       Forget(session_id);
       return GrantLeases(opening);
     }
@@ -140,7 +154,7 @@ void Sessions::ReadSession(const std::shared_ptr<Opening>& opening, const std::s
       return opening->Fail(SessionNotOwned());
     }
     Opened opened;
-    opened.session = Adopt(session_id, response->kvs(0));
+    opened.session = Adopt(session_id, *kv);
     opened.store = opening->store;
     opened.resumed = true;
     if (opened.session == nullptr) return GrantLeases(opening);
@@ -200,6 +214,10 @@ void Sessions::Create(const std::shared_ptr<Opening>& opening) {
   CompareModified(incarnation_key, opening->incarnation_seen, &write);
   AddPut(keys_->Session(session_id), session.SerializeAsString(), opening->lease,
          write.mutable_success());
+  for (const mvccpb::KeyValue& kv : opening->left) {
+    CompareCreated(kv.key(), kv.create_revision(), &write);
+    AddLease(session_id, session, kv.lease(), &write);
+  }
   AddPut(incarnation_key, incarnation.SerializeAsString(), opening->incarnation_lease,
          write.mutable_success());
   if (opening->claimed) {
@@ -228,7 +246,7 @@ void Sessions::Create(const std::shared_ptr<Opening>& opening) {
                  Opened opened;
                  opened.session = Adopt(session_id, kv);
                  opened.store = opening->store;
-                 opened.session->SetCounted({opening->lease}, 1);  // the session's own key
+                 opened.session->SetCounted({opening->lease});
                  {
                    MutexLock lock(&opened.session->mu);
                    opened.session->incarnation_renewed = client_->Now();

@@ -58,7 +58,7 @@ void Sessions::Retime(const SessionPtr& session, absl::Duration ttl, int tries,
                return std::move(done)(written.status());
              }
              if (*written) {
-               session->SetCounted({lease}, 1);  // the session's key
+               session->SetCounted({lease});
              } else if (!session->Has(lease)) {
                // Another server was faster; or this very write was, and its answer was lost.
                Revoke(lease);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/random/random.h"
 #include "registry/base/steady_time.h"
 #include "registry/etcd/error.h"
@@ -42,11 +43,11 @@ bool Session::Keeps(int64_t lease) const {
                      [&](const Lease& entry) { return entry.id == lease && !entry.retiring; });
 }
 
-void Session::SetCounted(const std::vector<int64_t>& fresh, int64_t keys) {
+void Session::SetCounted(const std::vector<int64_t>& fresh) {
   MutexLock lock(&mu);
   for (Lease& entry : leases) {
     const bool is_fresh = std::find(fresh.begin(), fresh.end(), entry.id) != fresh.end();
-    if (is_fresh && entry.keys == kUncounted) entry.keys = keys;
+    if (is_fresh && entry.keys == kUncounted) entry.keys = 0;
   }
 }
 
@@ -227,12 +228,31 @@ void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Stat
   TxnRequest write;
   CompareCreated(key, session->create_revision, &write);
   AddDelete(key, write.mutable_success());
+  {
+    MutexLock lock(&session->mu);
+    CompareLease(key, session->leases.front().id, &write);
+    AddLease(session->id, RecordOf(*session), session->leases.front().id, &write);
+  }
+  AddGet(key, write.mutable_failure());
   client_->Txn(std::move(write), [this, session, done = std::move(done)](
                                      const absl::StatusOr<TxnResponse>& response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
+    if (!response->succeeded() && Refresh(*session, Found(*response, 0))) {
+      return std::move(done)(SessionContended());
+    }
     Forget(session->id);
     std::move(done)(SessionUnknown());
   });
+}
+
+void Sessions::AddLease(const std::string& session_id, const SessionRecord& session, int64_t lease,
+                        TxnRequest* write) const {
+  SessionRecord record;
+  record.set_incarnation(session.incarnation());
+  record.set_rank(session.rank());
+  record.set_incarnation_lease(session.incarnation_lease());
+  AddPut(keys_->Lease(session_id, lease), record.SerializeAsString(), lease,
+         write->mutable_success());
 }
 
 bool Sessions::Refresh(const Session& session, const mvccpb::KeyValue* kv) {
@@ -255,11 +275,16 @@ void Sessions::Update(const SessionPtr& session, absl::FunctionRef<void(SessionR
     record = RecordOf(*session);
     CompareModified(key, session->mod_revision, &write);
   }
+  const absl::flat_hash_set<int64_t> further(record.leases().begin() + 1, record.leases().end());
   change(&record);
   mvccpb::KeyValue kv;
   kv.set_value(record.SerializeAsString());
   kv.set_create_revision(session->create_revision);
   AddPut(key, kv.value(), record.leases(0), write.mutable_success());
+  for (int i = 1; i < record.leases_size(); ++i) {
+    const int64_t lease = record.leases(i);
+    if (further.count(lease) == 0) AddLease(session->id, record, lease, &write);
+  }
   AddGet(key, write.mutable_failure());
   client_->Txn(std::move(write), [this, session, kv = std::move(kv), done = std::move(done)](
                                      absl::StatusOr<TxnResponse> response) mutable {
@@ -283,31 +308,40 @@ void Sessions::Forget(const std::string& session_id) {
 }
 
 void Sessions::Close(const std::string& session_id, Client::Done<uint64_t> done) {
-  client_->Get(keys_->Session(session_id), [this, session_id, done = std::move(done)](
-                                               absl::StatusOr<RangeResponse> response) mutable {
+  TxnRequest read;
+  AddGet(keys_->Session(session_id), read.mutable_success());
+  AddGet(keys_->LeasesOf(session_id), read.mutable_success());
+  client_->Txn(std::move(read), [this, session_id, done = std::move(done)](
+                                    absl::StatusOr<TxnResponse> response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
-    CloseAsRead(session_id, response->kvs_size() == 0 ? nullptr : &response->kvs(0),
-                static_cast<uint64_t>(response->header().revision()), 0, std::move(done));
+    CloseAsRead(session_id, *response, 0, std::move(done));
   });
 }
 
 // A lease that a server gives the session while its leases are revoked would keep what is on it: so
 // the session's key says first that it is closed. What fails after that can be repeated.
-void Sessions::CloseAsRead(const std::string& session_id, const mvccpb::KeyValue* kv,
-                           uint64_t revision, int tries, Client::Done<uint64_t> done) {
+void Sessions::CloseAsRead(const std::string& session_id, const TxnResponse& found, int tries,
+                           Client::Done<uint64_t> done) {
+  const mvccpb::KeyValue* const kv = Found(found, 0);
   SessionRecord record;
   if (kv != nullptr) record.ParseFromString(kv->value());
+  absl::flat_hash_set<int64_t> known(record.leases().begin(), record.leases().end());
+  for (const mvccpb::KeyValue& lease : found.responses(1).response_range().kvs()) {
+    if (record.incarnation().empty()) record.ParseFromString(lease.value());
+    if (known.insert(lease.lease()).second) record.add_leases(lease.lease());
+  }
   if (record.leases_size() == 0) {
     Forget(session_id);
-    return std::move(done)(revision);
+    return std::move(done)(static_cast<uint64_t>(found.header().revision()));
   }
-  if (record.closed()) return NoteClosed(session_id, record, std::move(done));
+  if (kv == nullptr || record.closed()) return NoteClosed(session_id, record, std::move(done));
   record.set_closed(true);
   const std::string key = keys_->Session(session_id);
   TxnRequest write;
   CompareModified(key, kv->mod_revision(), &write);
   AddPut(key, record.SerializeAsString(), kv->lease(), write.mutable_success());
   AddGet(key, write.mutable_failure());
+  AddGet(keys_->LeasesOf(session_id), write.mutable_failure());
   client_->Txn(std::move(write), [this, session_id, record, tries, done = std::move(done)](
                                      absl::StatusOr<TxnResponse> response) mutable {
     if (IsTransient(response.status())) return std::move(done)(response.status());
@@ -316,8 +350,7 @@ void Sessions::CloseAsRead(const std::string& session_id, const mvccpb::KeyValue
       return NoteClosed(session_id, record, std::move(done));
     }
     if (tries + 1 >= kMaxTries) return std::move(done)(SessionContended());
-    CloseAsRead(session_id, Found(*response, 0),
-                static_cast<uint64_t>(response->header().revision()), tries + 1, std::move(done));
+    CloseAsRead(session_id, *response, tries + 1, std::move(done));
   });
 }
 
@@ -343,17 +376,17 @@ void Sessions::NoteClosed(const std::string& session_id, const SessionRecord& re
 
 void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& record,
                             Client::Done<uint64_t> done) {
-  // The first lease has the session's key: it goes last, so that what fails on the way can be
+  // The first lease has the session's key if that is there: it goes last, so that what fails on the way can be
   // repeated.
-  auto last = [this, session_id, first = record.leases(0),
+  auto last = [this, session_id, first = record.leases(0), was_there = record.closed(),
                done = std::move(done)](const absl::Status& status) mutable {
     if (!status.ok()) return std::move(done)(status);
-    client_->LeaseRevoke(first, [this, session_id, done = std::move(done)](
+    client_->LeaseRevoke(first, [this, session_id, was_there, done = std::move(done)](
                                     absl::StatusOr<LeaseRevokeResponse> response) mutable {
       if (!response.ok() && ErrorOf(response.status()) != Error::kLeaseNotFound) {
         return std::move(done)(response.status());
       }
-      if (response.ok()) limits_->Removed(Limits::kSessions, 1);
+      if (response.ok() && was_there) limits_->Removed(Limits::kSessions, 1);
       Forget(session_id);
       std::move(done)(response.ok() ? static_cast<uint64_t>(response->header().revision()) : 0);
     });

@@ -3,7 +3,10 @@
 // A session is a key `.session/<id>` on the session's first lease; the key's value names the
 // incarnation, its rank and all the leases. A put onto a lease costs etcd time in proportion to the
 // keys that are on it, so that a lease gets at most Options::keys_per_lease, and a session takes
-// further leases as it grows; with another TTL it gets others (registry/etcd/session_ttl.cc).
+// further leases as it grows; with another TTL it gets others (registry/etcd/session_ttl.cc). A
+// lease that may outlive the session's key has a key `.lease/<id>/<lease>` on it, by which who
+// closes the session then finds it; who closes the session that its incarnation opens next, too, as
+// what is on it may not have been written again yet.
 // Nothing is kept here that is not in etcd too: any server that has the session's id can renew it,
 // write for it, and end it.
 //
@@ -56,7 +59,7 @@ struct Session {
 
   struct Lease {
     int64_t id;
-    int64_t keys;           // at most so many; kUncounted when another server may have used it
+    int64_t keys;  // instances, at most so many; kUncounted when another server may have used it
     bool retiring = false;  // what is on it is moved: it has an earlier TTL
   };
   static constexpr int64_t kUncounted = -1;
@@ -84,8 +87,8 @@ struct Session {
   bool Keeps(int64_t lease) const;
   // Instances on the leases, what is on its way included; nullopt when that is to be counted first.
   std::optional<int64_t> Held() const;
-  // `fresh` were granted just now, and have `keys` keys.
-  void SetCounted(const std::vector<int64_t>& fresh, int64_t keys);
+  // `fresh` were granted just now, and have no instance.
+  void SetCounted(const std::vector<int64_t>& fresh);
   // That of the session's key. Another TTL moves the key to another: who writes compares it, so
   // that nothing is put on a lease that retires.
   int64_t KeyLease() const;
@@ -176,8 +179,9 @@ class Sessions {
   void GrantLeases(const std::shared_ptr<Opening>& opening);
   void Create(const std::shared_ptr<Opening>& opening);
   void Revoke(int64_t lease);
-  void CloseAsRead(const std::string& session_id, const mvccpb::KeyValue* kv, uint64_t revision,
-                   int tries, Client::Done<uint64_t> done);
+  // `found`: the session's key, and those of LeasesOf.
+  void CloseAsRead(const std::string& session_id, const etcdserverpb::TxnResponse& found, int tries,
+                   Client::Done<uint64_t> done);
   void NoteClosed(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,
                   Client::Done<uint64_t> done);
   void RevokeLeases(const std::string& session_id, const failback::etcd::v1::SessionRecord& record,
@@ -186,6 +190,9 @@ class Sessions {
   absl::Duration ClampTtl(const google::protobuf::Duration& ttl) const;
   int64_t LeaseSeconds(absl::Duration ttl) const;
   void End(const SessionPtr& session, absl::AnyInvocable<void(absl::Status) &&> done);
+  // Puts a key on a lease by which it is found without the session's key.
+  void AddLease(const std::string& session_id, const failback::etcd::v1::SessionRecord& session,
+                int64_t lease, etcdserverpb::TxnRequest* write) const;
   // The value of its key.
   static failback::etcd::v1::SessionRecord RecordOf(const Session& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(session.mu);

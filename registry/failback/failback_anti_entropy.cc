@@ -208,7 +208,6 @@ void Machine::SettleDoubted(const Audit& audit) {
     taken += word == Word::kTaken ? 1 : 0;
     parked += word == Word::kParked ? 1 : 0;
   }
-  if (doubted_ == 0) Settle();
   Log(LogLevel::kError, "the registry has said what of a journal that was put back still holds",
       {{"upstream", options_.upstream_name},
        {"intents", absl::StrCat(doubted.size())},
@@ -233,6 +232,7 @@ Machine::Word Machine::SettleOne(const Audit& audit, const RecordPtr& record) {
   }
   EndDoubt(record.get());
   if (!listed || it->second.generation <= record->generation) {
+    Persist(record);
     Enqueue(record.get());
     return Word::kAsBefore;
   }

@@ -58,7 +58,7 @@ void Machine::Restore(input::Start kept) {
       SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
                intent.owner_generation);
     }
-    if (kept.was_put_back) {
+    if (intent.in_doubt) {
       record->doubt = Doubt::kOfJournal;
       ++doubted_;
     }
@@ -66,7 +66,7 @@ void Machine::Restore(input::Start kept) {
     if (intent.given_up) Move(record.get(), Stage::kGivenUp);
     Enqueue(record.get());
   }
-  ask_ = kept.was_put_back;
+  ask_ = unsettled_ = kept.was_put_back;
   for (IntentJournal::Snapshot& snapshot : kept.snapshots) {
     DropFromJournal(last_known_.Put(snapshot.selector, std::move(snapshot.event)));
   }
@@ -127,6 +127,7 @@ IntentJournal::Intent Machine::ToIntent(const Record& record) const {
   intent.payload = std::string(record.instance.view());
   intent.generation = record.generation;
   intent.given_up = record.stage == Stage::kGivenUp;
+  intent.in_doubt = record.doubt != Doubt::kNone;
   if (record.owner != nullptr) {
     intent.owner = JournalledOwner(record.owner->incarnation, SessionOwner(record.owner->id));
     intent.owner_ttl = record.owner->ttl;
@@ -176,12 +177,14 @@ void Machine::EndBeforeChecks(uint64_t session_serial) {
 }
 
 void Machine::EndDoubt(Record* record) {
-  if (std::exchange(record->doubt, Doubt::kNone) == Doubt::kNone) return;
-  // Before the registry was asked it may hold what is not known here.
-  if (--doubted_ == 0 && !ask_) Settle();
+  if (std::exchange(record->doubt, Doubt::kNone) != Doubt::kNone) --doubted_;
 }
 
 void Machine::Settle() {
+  // Before the registry was asked it may hold what is not known here. Of what is being checked the
+  // journal has what was before, which may be in doubt.
+  if (!unsettled_ || ask_ || doubted_ > 0 || !checked_.empty()) return;
+  unsettled_ = false;
   if (journal_ != nullptr) journal_->Settle();
 }
 

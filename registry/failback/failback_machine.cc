@@ -55,6 +55,7 @@ void Machine::Step(Input&& input, Moment now, Effects* effects) {
   if (closed_) return;
   Pump();
   AdvanceDrain();
+  Settle();
   const int64_t next = alarms_.next_nanos();
   // A tick runs so many alarms, and leaves the rest to the next one.
   if (std::holds_alternative<input::Tick>(input) && next <= now_.nanos) out_->more = true;

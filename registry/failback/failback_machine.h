@@ -340,6 +340,7 @@ class Machine {
   void AwaitJournal(const ReplyPtr& reply);
   // The intent of `record` is what it says, whatever the journal was.
   void EndDoubt(Record* record);
+  // Tells the journal, once, when nothing is in doubt any more.
   void Settle();
   void ReleaseReplies(const absl::Status& status);
   void PersistSnapshot(Watch* watch);
@@ -496,8 +497,10 @@ class Machine {
   absl::Status journal_error_;
   // Of selectors that have no subscriber now, and those of an earlier process.
   LastKnownSets last_known_;
-  // Records in doubt; whether the registry is yet to be asked, and is being asked.
+  // Records in doubt; whether the journal is to be told when none is any more; whether the registry
+  // is yet to be asked, and is being asked.
   int64_t doubted_ = 0;
+  bool unsettled_ = false;
   bool ask_ = false;
   bool asking_ = false;
   Alarm ask_alarm_;

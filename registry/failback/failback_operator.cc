@@ -160,12 +160,11 @@ void Machine::On(const input::Retry& in) {
   const auto found = FindPending(in.ids);
   if (!found.ok()) return Answer(in.ticket, found.status());
   for (const RecordPtr& record : *found) {
-    if (record->doubt == Doubt::kOfRegistry) {
-      // An intent of this agent's from now on, in the journal too.
+    if (record->doubt != Doubt::kNone) {
+      // An intent that is stated now, in the journal too.
       NewGeneration(record);
       continue;
     }
-    EndDoubt(record.get());
     if (record->stage == Stage::kParked && record->retry != nullptr) record->retry->rule.Rearm();
     Enqueue(record.get());
   }

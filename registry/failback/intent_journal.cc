@@ -138,8 +138,6 @@ uint64_t IntentJournal::ReplaceIncarnation(const std::string& refused,
 void IntentJournal::Settle() {
   MutexLock lock(&mu_);
   queued_.settled = true;
-  // The next run, which is in no doubt, is to leave out the same numbers.
-  queued_.generation = std::max(queued_.generation, file_.last_generation());
   changed_.Signal();
 }
 

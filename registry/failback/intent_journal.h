@@ -14,7 +14,7 @@
 // opened: what is in it is carried on, and what is new is reported as not written.
 //
 // A file that was put back to an earlier moment is noticed; was_put_back() says so. What it holds
-// is then no longer authoritative, and the numbers that follow keep clear of those that it cannot
+// then is in doubt, each intent until it is put again, and the numbers that follow keep clear of those that it cannot
 // know. registry/failback/journal_file.h has the file, its rows and its mark.
 //
 //   auto journal = IntentJournal::Open(options);
@@ -107,10 +107,10 @@ class IntentJournal : public std::enable_shared_from_this<IntentJournal> {
   std::vector<Snapshot> TakeSnapshots();
   const std::string& incarnation() const { return file_.incarnation(); }
   uint64_t last_generation() const { return file_.last_generation(); }
-  // The file is not as it was last: intents may be older than their owners' last ones, and others
-  // may be missing. So it is at each start, until Settle().
+  // The file is not as it was last: intents that are in doubt may be older than their owners' last
+  // ones, and others may be missing. So it is at each start, until Settle().
   bool was_put_back() const { return file_.was_put_back(); }
-  // Nothing from before this start is in doubt any more.
+  // The registry has been asked, and nothing is in doubt any more.
   void Settle();
 
   // Begins to write. `on_commit` runs after each attempt: all up to `sequence` is written, or, with

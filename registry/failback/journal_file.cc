@@ -21,17 +21,21 @@
 namespace failback {
 namespace {
 
-// From the first intent on that an operator has cancelled; before, and where there is none, 1,
-// which earlier programs read too.
-constexpr int kSchemaVersion = 2;
-// In the column `present`: an operator has cancelled the intent.
+// A file has the version that what it holds needs, so that earlier programs read it too: 1; from the
+// first intent on that an operator has cancelled; and while an intent may be in doubt.
+constexpr int64_t kFirstVersion = 1;
+constexpr int64_t kCancelsVersion = 2;
+constexpr int64_t kDoubtVersion = 3;
+// In the column `present`: an operator has cancelled the intent; it is in doubt.
 constexpr int64_t kGivenUp = 2;
+constexpr int64_t kInDoubt = 4;
 constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
 constexpr char kIncarnation[] = "incarnation";
 // An incarnation of the options that a registry keeps for another caller.
 constexpr char kRefused[] = "refused_incarnation";
 constexpr char kGeneration[] = "generation";
 constexpr char kWrites[] = "writes";
+constexpr char kDoubt[] = "in_doubt";
 constexpr char kSum[] = "sum";
 constexpr char kSumWrites[] = "sum_writes";
 constexpr char kSumIncarnation[] = "sum_incarnation";
@@ -46,10 +50,11 @@ constexpr char kCreate[] =
     " checksum INTEGER NOT NULL);";
 
 int64_t Checksum(const JournalIntent& intent) {
-  return static_cast<int64_t>(Digest64(absl::StrCat(
-      intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ", intent.payload,
-      " ", intent.generation, " ", intent.owner, " ", absl::ToInt64Nanoseconds(intent.owner_ttl),
-      " ", intent.owner_generation, intent.given_up ? " given up" : "")));
+  return static_cast<int64_t>(Digest64(
+      absl::StrCat(intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ",
+                   intent.payload, " ", intent.generation, " ", intent.owner, " ",
+                   absl::ToInt64Nanoseconds(intent.owner_ttl), " ", intent.owner_generation,
+                   intent.given_up ? " given up" : "", intent.in_doubt ? " in doubt" : "")));
 }
 
 // `generation`, or none where no intent can have it: the next would be above the bound for good.
@@ -83,9 +88,9 @@ StoreMark::Position PositionOf(const std::string& incarnation, uint64_t writes) 
 }  // namespace
 
 int64_t JournalFile::Meta::Checksum() const {
-  return static_cast<int64_t>(
-      Digest64(absl::StrCat(incarnation.size(), " ", incarnation, " ", refused.size(), " ", refused,
-                            " ", generation, " ", writes, " ", row_sum)));
+  return static_cast<int64_t>(Digest64(
+      absl::StrCat(incarnation.size(), " ", incarnation, " ", refused.size(), " ", refused, " ",
+                   generation, " ", writes, " ", row_sum, in_doubt ? " in doubt" : "")));
 }
 
 void JournalBatch::ReplaceIncarnation(const std::string& refused, const std::string& incarnation) {
@@ -156,9 +161,12 @@ absl::Status JournalFile::OpenDatabase() {
   }
   // What is in the log may be in the kernel's cache only, as of a store (SqliteStorage), and the
   // log on the disk may be another: after a power cut that would be read over what is folded now.
-  // The commit of KeepIncarnation, which is synced, starts it over.
+  // The commit of Begin, which is synced, starts it over.
   FoldLog(db_->handle());
-  return KeepIncarnation();
+  absl::Status status = Begin();
+  first_write_.Update(status);
+  // What cannot be written now is carried on all the same, under the incarnation that it has.
+  return HasIncarnation() ? absl::OkStatus() : status;
 }
 
 absl::Status JournalFile::CheckSchema() {
@@ -169,7 +177,7 @@ absl::Status JournalFile::CheckSchema() {
     return db_->InTransaction([&]() -> absl::Status {
       return db_->Execute(absl::StrCat(kCreate, JournalSnapshots::kCreate,
                                        "PRAGMA application_id = ", kApplicationId,
-                                       ";PRAGMA user_version = 1"));
+                                       ";PRAGMA user_version = ", kFirstVersion));
     });
   }
   const auto id = db_->QueryInt("PRAGMA application_id");
@@ -177,14 +185,14 @@ absl::Status JournalFile::CheckSchema() {
   if (*id != kApplicationId) return db_->Damaged("it is another program's file");
   const auto version = db_->QueryInt("PRAGMA user_version");
   if (!version.ok()) return version.status();
-  if (*version < 1) {
+  if (*version < kFirstVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat(path_, ": schema ", *version, " is not a version"));
   }
-  if (*version > kSchemaVersion) {
+  if (*version > kDoubtVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat(path_, ": was written by a newer version: schema ", *version, " found, up to ",
-                     kSchemaVersion, " supported"));
+                     kDoubtVersion, " supported"));
   }
   const auto known = db_->QueryInt(
       "SELECT count(*) FROM sqlite_master WHERE name IN ('meta', 'intents', 'snapshots')");
@@ -195,6 +203,9 @@ absl::Status JournalFile::CheckSchema() {
 absl::Status JournalFile::LoadMeta() {
   meta_ = Meta();
   sum_ = Sum();
+  const auto version = db_->QueryInt("PRAGMA user_version");
+  if (!version.ok()) return version.status();
+  meta_.version = *version;
   auto meta = db_->Prepare("SELECT name, value FROM meta");
   if (!meta.ok()) return meta.status();
   int code;
@@ -204,6 +215,7 @@ absl::Status JournalFile::LoadMeta() {
     if (name == kRefused) meta_.refused = std::string((*meta)->Bytes(1));
     if (name == kGeneration) meta_.generation = (*meta)->Uint(1);
     if (name == kWrites) meta_.writes = (*meta)->Uint(1);
+    if (name == kDoubt) meta_.in_doubt = (*meta)->Int(1) != 0;
     if (name == kSum) sum_.checksum = (*meta)->Int(1);
     if (name == kSumWrites) sum_.writes = (*meta)->Uint(1);
     if (name == kSumIncarnation) sum_.incarnation = std::string((*meta)->Bytes(1));
@@ -245,6 +257,7 @@ absl::Status JournalFile::LoadIntents() {
     intent.key = std::string(row.Bytes(1));
     intent.present = (row.Int(2) & 1) != 0;
     intent.given_up = (row.Int(2) & kGivenUp) != 0;
+    intent.in_doubt = (row.Int(2) & kInDoubt) != 0;
     intent.persistent = row.Int(3) != 0;
     intent.payload = std::string(row.Bytes(4));
     intent.generation = row.Uint(5);
@@ -304,14 +317,16 @@ absl::Status JournalFile::DetectPutBack() {
   if (!mark.ok()) return mark.status();
   mark_.emplace(*std::move(mark));
   ChooseIncarnation();
-  was_put_back_ = false;
+  was_put_back_ = meta_.in_doubt;
+  doubt_unwritten_ = false;
   if (created_ && !mark_->marks_this_file()) return absl::OkStatus();
   // An earlier version kept neither count nor mark.
   if (meta_.writes == 0 && !mark_->marked()) return absl::OkStatus();
   const std::optional<std::string> why =
       mark_->WhyNotContinued(PositionOf(incarnation_, meta_.writes));
   if (!why.has_value()) return absl::OkStatus();
-  was_put_back_ = true;
+  was_put_back_ = doubt_unwritten_ = true;
+  for (JournalIntent& intent : intents_) intent.in_doubt = true;
   if (last_generation_ < kMaxGeneration - kNumbersLeftOut) last_generation_ += kNumbersLeftOut;
   Log(LogLevel::kError,
       "the intent journal is not as it was last: the registry decides what of it still holds",
@@ -333,26 +348,38 @@ void JournalFile::ChooseIncarnation() {
   incarnation_ = *sum_.incarnation;
 }
 
-absl::Status JournalFile::KeepIncarnation() {
+absl::Status JournalFile::Begin() {
   if (!given_incarnation_.empty() && given_incarnation_ != meta_.refused) {
     incarnation_ = given_incarnation_;
   }
   if (incarnation_.empty()) incarnation_ = RandomId();
-  const bool other =
-      incarnation_ != meta_.incarnation || sum_.incarnation.value_or(incarnation_) != incarnation_;
-  if (other || full_sync_) {
+  if (!HasIncarnation() || full_sync_ || doubt_unwritten_) {
     Meta meta = meta_;
-    meta.incarnation = incarnation_;
-    absl::Status status = db_->InTransaction([&] { return WriteMeta(meta); });
-    if (!status.ok() && other) return status;
-    if (status.ok()) Wrote(std::move(meta));
-    first_write_.Update(status);
+    absl::Status status = db_->InTransaction([&] { return WriteBegin(&meta); });
+    if (!status.ok()) return status;
+    Wrote(std::move(meta));
+    doubt_unwritten_ = false;
   }
-  // As long as what it holds is in doubt the mark is one that fits nothing, so that the next start
-  // doubts it too.
-  marks_ = !was_put_back_;
-  ReportMark(mark_->PutDurably(was_put_back_ ? StoreMark::Position() : Position()));
+  ReportMark(mark_->PutDurably(Position()));
   return absl::OkStatus();
+}
+
+bool JournalFile::HasIncarnation() const {
+  return meta_.incarnation == incarnation_ &&
+         sum_.incarnation.value_or(incarnation_) == incarnation_;
+}
+
+absl::Status JournalFile::WriteBegin(Meta* meta) {
+  meta->incarnation = incarnation_;
+  if (!doubt_unwritten_) return WriteMeta(*meta);
+  if (auto status = WriteVersion(kDoubtVersion, meta); !status.ok()) return status;
+  for (const JournalIntent& intent : intents_) {
+    if (auto status = WriteIntent(intent.row, intent, meta); !status.ok()) return status;
+  }
+  meta->in_doubt = true;
+  meta->generation = InBounds(last_generation_);
+  ++meta->writes;
+  return WriteMeta(*meta);
 }
 
 std::string JournalFile::AsidePath(int n) const { return absl::StrCat(path_, ".corrupt-", n); }
@@ -381,7 +408,9 @@ absl::StatusOr<std::string> JournalFile::MoveAside() {
   return aside;
 }
 
-std::vector<JournalIntent> JournalFile::TakeIntents() { return std::exchange(intents_, {}); }
+std::vector<JournalIntent> JournalFile::TakeIntents() {
+  return doubt_unwritten_ ? intents_ : std::exchange(intents_, {});
+}
 
 std::vector<JournalSnapshot> JournalFile::TakeSnapshots() { return std::exchange(snapshots_, {}); }
 
@@ -400,12 +429,15 @@ absl::Status JournalFile::Write(const JournalBatch& batch) {
   if (!batch.snapshots.empty()) {
     if (absl::Status status = snapshot_table_->PrepareWrites(); !status.ok()) return status;
   }
+  if (doubt_unwritten_) {
+    if (absl::Status status = Begin(); !status.ok()) return status;
+    intents_.clear();
+  }
   Meta meta = meta_;
   absl::Status status = db_->InTransaction([&] { return WriteRows(batch, &meta); });
   if (!status.ok()) return status;
   Wrote(std::move(meta));
-  if (batch.settled) marks_ = true;
-  if (marks_) ReportMark(mark_->Put(Position()));
+  ReportMark(mark_->Put(Position()));
   return absl::OkStatus();
 }
 
@@ -413,9 +445,12 @@ absl::Status JournalFile::WriteRows(const JournalBatch& batch, Meta* meta) {
   const bool cancelled = std::any_of(batch.rows.begin(), batch.rows.end(), [](const auto& row) {
     return row.second.has_value() && row.second->given_up;
   });
-  if (cancelled) {
-    absl::Status status = db_->Execute(absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
-    if (!status.ok()) return status;
+  if (cancelled && meta->version < kCancelsVersion) {
+    if (auto status = WriteVersion(kCancelsVersion, meta); !status.ok()) return status;
+  }
+  if (batch.settled && meta->in_doubt) {
+    meta->in_doubt = false;
+    if (auto status = WriteVersion(kCancelsVersion, meta); !status.ok()) return status;
   }
   for (const auto& [row, intent] : batch.rows) {
     if (auto status = WriteIntent(row, intent, meta); !status.ok()) return status;
@@ -447,7 +482,8 @@ absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIn
   }
   put_->Bind(1, row);
   put_->BindBlob(2, intent->key);
-  put_->Bind(3, int64_t{intent->present} | (intent->given_up ? kGivenUp : 0));
+  put_->Bind(3, int64_t{intent->present} | (intent->given_up ? kGivenUp : 0) |
+                    (intent->in_doubt ? kInDoubt : 0));
   put_->Bind(4, int64_t{intent->persistent});
   put_->BindBlob(5, intent->payload);
   put_->Bind(6, intent->generation);
@@ -461,6 +497,11 @@ absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIn
   return Check(put_->Run());
 }
 
+absl::Status JournalFile::WriteVersion(int64_t version, Meta* meta) {
+  meta->version = version;
+  return db_->Execute(absl::StrCat("PRAGMA user_version = ", version));
+}
+
 absl::Status JournalFile::WriteMeta(const Meta& meta) {
   absl::Status status;
   const auto write = [&](const char* name, const auto& value, const auto& before) {
@@ -470,6 +511,7 @@ absl::Status JournalFile::WriteMeta(const Meta& meta) {
   write(kRefused, meta.refused, meta_.refused);
   write(kGeneration, meta.generation, meta_.generation);
   write(kWrites, meta.writes, meta_.writes);
+  write(kDoubt, int64_t{meta.in_doubt}, int64_t{meta_.in_doubt});
   write(kSumIncarnation, meta.incarnation, sum_.incarnation);
   if (status.ok()) status = WriteMetaRow(kSumWrites, meta.writes);
   if (status.ok()) status = WriteMetaRow(kSum, meta.Checksum());

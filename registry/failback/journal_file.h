@@ -7,7 +7,9 @@
 // sum of all rows in it: rows that are whole may be of different writes.
 //
 // Beside the file is a mark of how far it has come (registry/store/sqlite/store_mark.h), by which a
-// file that was put back to an earlier moment is noticed.
+// file that was put back to an earlier moment is noticed. Then each row that it holds is marked as
+// in doubt, in one transaction, and the mark goes on from there: what is written since is in no
+// doubt, also at the next start, and a file that is put back once more is noticed again.
 //
 // Thread safety: thread-compatible.
 
@@ -47,6 +49,9 @@ struct JournalIntent {
   uint64_t owner_generation = 0;
   // An operator has cancelled it: neither sent nor repaired.
   bool given_up = false;
+  // It is of a file that was put back, or of the registry alone: it is not sent before the registry
+  // has been asked.
+  bool in_doubt = false;
 };
 
 // Changes that are written together.
@@ -108,8 +113,8 @@ class JournalFile {
   const std::string& incarnation() const { return incarnation_; }
   uint64_t last_generation() const { return last_generation_; }
   int64_t last_row() const { return last_row_; }
-  // The file is not as it was last, until a batch that is `settled` is written: this run of the
-  // process may end before that, so the next one is to find out too.
+  // The file is not as it was at the end of the last run, or was not at an earlier start and no
+  // batch that is `settled` has been written since: the registry is to be asked.
   bool was_put_back() const { return was_put_back_; }
   // Whether Open could write to it.
   const absl::Status& first_write() const { return first_write_; }
@@ -122,6 +127,8 @@ class JournalFile {
     uint64_t generation = 0;
     uint64_t writes = 0;   // transactions, since the file was made
     uint64_t row_sum = 0;  // of the intents' checksums, in any order; wraps around
+    bool in_doubt = false;
+    int64_t version = 0;  // of the schema
 
     int64_t Checksum() const;
   };
@@ -144,10 +151,15 @@ class JournalFile {
   absl::Status DetectPutBack();
   // Which of the two that the file may have is its own.
   void ChooseIncarnation();
-  absl::Status KeepIncarnation();
+  // Writes what this start has to say, and then the mark.
+  absl::Status Begin();
+  absl::Status WriteBegin(Meta* meta);
+  // Whether the file says so.
+  bool HasIncarnation() const;
   // Each brings `meta` up to date.
   absl::Status WriteRows(const JournalBatch& batch, Meta* meta);
   absl::Status WriteIntent(int64_t row, const std::optional<JournalIntent>& intent, Meta* meta);
+  absl::Status WriteVersion(int64_t version, Meta* meta);
   // Writes what of `meta` is not in the file, and the sum.
   absl::Status WriteMeta(const Meta& meta);
   // What the file has now.
@@ -176,12 +188,13 @@ class JournalFile {
   uint64_t last_generation_ = 0;
   int64_t last_row_ = 0;
   bool was_put_back_ = false;
+  // The file is yet to say that it was put back now: its mark, which does not fit, stands.
+  bool doubt_unwritten_ = false;
   absl::Status first_write_;
-  std::vector<JournalIntent> intents_;
+  std::vector<JournalIntent> intents_;  // until they are taken, and the doubt is written
   std::vector<int64_t> left_out_;
   std::vector<JournalSnapshot> snapshots_;
 
-  bool marks_ = true;  // whether writes are marked
   bool mark_failed_ = false;
   int64_t highest_row_ = 0;               // no row of the file is higher
   std::unique_ptr<SqliteStatement> put_;  // destroyed before db_, as the next four

@@ -15,24 +15,20 @@ void Arrive(const std::weak_ptr<Process>& to, Network::Work arrive, const Networ
 void Network::Send(int index, Way way, std::weak_ptr<Process> to, Work arrive, Work refused) {
   Count(index);
   Link& link = this->link(index);
-  Link::State& state = link.way(way);
-  if (!state.open || numbers_.Percent(link.loss)) return;
-  int copies = numbers_.Percent(link.duplicates) ? 2 : 1;
-  for (; copies > 0; --copies) {
-    const bool late = numbers_.Percent(link.late);
-    const absl::Duration delay = late ? Lateness(link, way) : Delay(&link);
-    const bool last = copies == 1;
-    auto land = [to = last ? std::move(to) : to, arrive = last ? std::move(arrive) : arrive,
-                 refused = last ? std::move(refused) : refused]() mutable {
-      Arrive(to, std::move(arrive), refused);
-    };
-    if (state.clogged) {
-      state.waiting.push_back(
-          [this, delay, land = std::move(land)]() mutable { wire_.After(delay, std::move(land)); });
-    } else {
-      wire_.After(delay, std::move(land));
-    }
-  }
+  if (!link.way(way).open || numbers_.Percent(link.loss)) return;
+  if (numbers_.Percent(link.duplicates)) SendCopy(&link, way, to, arrive, refused);
+  SendCopy(&link, way, std::move(to), std::move(arrive), std::move(refused));
+}
+
+void Network::SendCopy(Link* link, Way way, std::weak_ptr<Process> to, Work arrive, Work refused) {
+  const bool late = numbers_.Percent(link->late);
+  const absl::Duration delay = late ? Lateness(*link, way) : Delay(link);
+  auto land = [to = std::move(to), arrive = std::move(arrive),
+               refused = std::move(refused)]() mutable { Arrive(to, std::move(arrive), refused); };
+  Link::State& state = link->way(way);
+  if (!state.clogged) return wire_.After(delay, std::move(land));
+  state.waiting.push_back(
+      [this, delay, land = std::move(land)]() mutable { wire_.After(delay, std::move(land)); });
 }
 
 // An answer comes when its call is long over, too.

@@ -100,6 +100,7 @@ class Network {
     return numbers_.Between(absl::Milliseconds(1), link->slowest);
   }
   absl::Duration Lateness(const Link& link, Way way);
+  void SendCopy(Link* link, Way way, std::weak_ptr<Process> to, Work arrive, Work refused);
   void TryOnStream(int link, Way way, std::weak_ptr<Process> to, Work arrive, Work broken,
                    int64_t since);
 

@@ -43,6 +43,11 @@ class RawEtcd {
     request.set_ttl(absl::ToInt64Seconds(ttl));
     return Call<etcdserverpb::LeaseGrantResponse>(*lease_, &LeaseStub::LeaseGrant, request).id();
   }
+  void Revoke(int64_t lease) {
+    etcdserverpb::LeaseRevokeRequest request;
+    request.set_id(lease);
+    Call<etcdserverpb::LeaseRevokeResponse>(*lease_, &LeaseStub::LeaseRevoke, request);
+  }
   bool Lives(int64_t lease) {
     etcdserverpb::LeaseTimeToLiveRequest request;
     request.set_id(lease);

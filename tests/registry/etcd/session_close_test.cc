@@ -27,6 +27,22 @@ class SessionCloseTest : public EtcdTest {
     registry->options().keys_per_lease = 2;
     registry->Open();
   }
+  // A session that has several leases, by the value of its key.
+  static SessionRecord Fill(EtcdHarness* registry, const std::string& session, int instances) {
+    for (int i = 0; i < instances; ++i) {
+      EXPECT_TRUE(registry->Register(session, MakeInstance("s", absl::StrCat("i", i)), 1).ok());
+    }
+    SessionRecord record;
+    record.ParseFromString(
+        RawEtcd(etcd()).Get(etcd::Keys(registry->prefix()).Session(session)).value());
+    EXPECT_GT(record.leases_size(), 2);
+    return record;
+  }
+  static void ExpectNothingLeft(EtcdHarness* registry, const SessionRecord& record) {
+    EXPECT_TRUE(Eventually([&] { return registry->Ids("s").empty(); }));
+    RawEtcd raw(etcd());
+    for (const int64_t lease : record.leases()) EXPECT_FALSE(raw.Lives(lease)) << lease;
+  }
 };
 
 // One server gives the session leases while another closes it.
@@ -92,6 +108,55 @@ TEST_F(SessionCloseTest, HalfClosed_IsOverAndCanBeClosedAgain) {
   EXPECT_TRUE(Eventually([&] { return other.Ids("s").empty(); }));
   for (const int64_t lease : record.leases()) EXPECT_FALSE(raw.Lives(lease)) << lease;
   EXPECT_TRUE(other.KeepAlive(next.session_id()).ok());
+}
+
+// Leases end one by one, and the session's key with the first.
+TEST_F(SessionCloseTest, WhenItsFirstLeaseHasEnded_LeavesNothing) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  Open(&registry);
+  const std::string session = registry.Session("a", absl::Hours(1));
+  const SessionRecord record = Fill(&registry, session, 7);
+  RawEtcd(etcd()).Revoke(record.leases(0));
+  ASSERT_GT(registry.Ids("s").size(), 3u) << "what is on the others stays";
+  EtcdHarness other(etcd(), registry.prefix());
+  Open(&other);
+  ASSERT_TRUE(other.CloseSession(session).ok());
+  ExpectNothingLeft(&other, record);
+  ASSERT_TRUE(other.CloseSession(session).ok());
+}
+
+// The server that notices it ends the session.
+TEST_F(SessionCloseTest, WhenAnotherOfItsLeasesHasEnded_LeavesNothing) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  Open(&registry);
+  const std::string session = registry.Session("a", absl::Hours(1));
+  const SessionRecord record = Fill(&registry, session, 7);
+  RawEtcd raw(etcd());
+  raw.Revoke(record.leases(1));
+  EXPECT_EQ(ReasonOf(registry.KeepAlive(session)), registry::v1::ERROR_REASON_SESSION_UNKNOWN);
+  EXPECT_TRUE(raw.Lives(record.leases(0)));
+  ASSERT_TRUE(registry.CloseSession(session).ok());
+  ExpectNothingLeft(&registry, record);
+}
+
+// Whose next session is closed before all was written again.
+TEST_F(SessionCloseTest, OfAnIncarnationWhoseSessionWasLost_LeavesNothing) {
+  EtcdHarness registry(etcd(), NewPrefix());
+  Open(&registry);
+  const SessionRecord record = Fill(&registry, registry.Session("a", absl::Hours(1)), 7);
+  RawEtcd raw(etcd());
+  raw.Revoke(record.leases(0));
+  // Once more: what was left by the first is left by the second.
+  std::string session = registry.OpenSession("a", absl::Hours(1)).session_id();
+  raw.Revoke(raw.Get(etcd::Keys(registry.prefix()).Session(session)).lease());
+  const OpenSessionResponse next = registry.OpenSession("a", absl::Hours(1));
+  EXPECT_FALSE(next.resumed());
+  const size_t left = registry.Ids("s").size();
+  ASSERT_GT(left, 3u) << "until they are written again, or their leases end";
+  ASSERT_TRUE(registry.Register(next.session_id(), MakeInstance("s", "i6"), 2).ok());
+  EXPECT_EQ(registry.Ids("s").size(), left);
+  ASSERT_TRUE(registry.CloseSession(next.session_id()).ok());
+  ExpectNothingLeft(&registry, record);
 }
 
 }  // namespace

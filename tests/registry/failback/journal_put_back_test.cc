@@ -292,6 +292,62 @@ TEST_F(JournalPutBackTest, NewNumbersBeginAboveThoseThatTheRegistryLists) {
   EXPECT_GE(registers[static_cast<size_t>(absl::StatusCode::kOk)], 2);
 }
 
+// While something of it is parked, and that may be for weeks, the agent lives as ever: what it
+// accepts holds at the next start, whether the registry has it then or not.
+TEST_F(JournalPutBackTest, WhatIsStatedSinceIsInNoDoubt) {
+  for (const char* id : {"cancelled", "parked", "retried", "unregistered"}) Register(id);
+  Kill();
+  Save();
+  PutBack();
+  Advance(absl::Minutes(5));  // its session is over
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(Parked(), ElementsAre("cancelled", "parked", "retried", "unregistered"));
+  Register("since", 1);
+  Unregister("unregistered");
+  EXPECT_EQ(registry_->Retry({"register default/orders/retried"}).value_or(-1), 1);
+  EXPECT_EQ(registry_->Cancel({"register default/orders/cancelled"}).value_or(-1), 1);
+  Advance(absl::Seconds(5));
+  for (int life = 0; life < 3; ++life) {
+    SCOPED_TRACE(life);
+    EXPECT_THAT(Parked(), ElementsAre("parked"));
+    EXPECT_THAT(Held(), ElementsAre(Pair("retried", 8080), Pair("since", 1)));
+    Kill();
+    Advance(absl::Minutes(5));
+    ASSERT_THAT(Held(), ElementsAre()) << "its session is over";
+    Start();
+    Advance(absl::Seconds(5));
+  }
+  Unregister("parked");
+  Kill();
+  log_.clear();
+  Start();
+  EXPECT_EQ(log_, "");
+  EXPECT_THAT(Held(), ElementsAre(Pair("retried", 8080), Pair("since", 1)));
+}
+
+// What the registry has confirmed in one life is as what is stated in it.
+TEST_F(JournalPutBackTest, WhatTheRegistryHasConfirmedIsInNoDoubt) {
+  Register("held");
+  Register("parked");
+  Kill();
+  Save();
+  Start();
+  Unregister("parked");
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(5));
+  EXPECT_THAT(Held(), ElementsAre(Pair("held", 8080)));
+  EXPECT_THAT(Parked(), ElementsAre("parked"));
+  Kill();
+  Advance(absl::Minutes(5));  // its session is over
+  Start();
+  Advance(absl::Seconds(5));
+  EXPECT_THAT(Held(), ElementsAre(Pair("held", 8080)));
+  EXPECT_THAT(Parked(), ElementsAre("parked"));
+}
+
 // Above it no number is valid: not for the registry, nor in the journal of the next run.
 TEST_F(JournalPutBackTest, NewNumbersAreNotAboveTheHighestThatTheRegistryLists) {
   Kill();

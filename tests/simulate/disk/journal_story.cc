@@ -246,7 +246,7 @@ class JournalStory final : public DiskStory {
     // never was: the mark beside it was not synced. Nor where the mark was not written.
     if (cut_ || unmarked()) files = {kFile};
     const auto known = std::make_tuple(cut_, generation_, highest_, wanted_, written_, attempts_,
-                                       past_, incarnation_);
+                                       past_, incarnation_, unsettled_, settling_, doubt_through_);
     for (int flips = 0; flips < kFlips; ++flips) {
       const std::string file = FlipBitOf(files);
       if (file.empty()) return false;
@@ -261,8 +261,8 @@ class JournalStory final : public DiskStory {
       }
       journal_.reset();
       disk_.Load(*before);
-      std::tie(cut_, generation_, highest_, wanted_, written_, attempts_, past_, incarnation_) =
-          known;
+      std::tie(cut_, generation_, highest_, wanted_, written_, attempts_, past_, incarnation_,
+               unsettled_, settling_, doubt_through_) = known;
     }
     const absl::Status again = Open();
     if (!again.ok()) Violation(absl::StrCat("cannot be opened: ", again.ToString()));
@@ -295,7 +295,6 @@ class JournalStory final : public DiskStory {
     const bool whole = found == written_ || attempts_.count(found) > 0;
     if (journal_->was_put_back()) {
       ++result_.doubts;
-      if (!lossy && !flipped) Violation("it says that it was put back");
       if (flipped) return;
     }
     if (!whole && !lossy) {
@@ -313,19 +312,50 @@ class JournalStory final : public DiskStory {
       Violation(
           absl::StrCat("the incarnation is ", journal_->incarnation(), ", and was ", incarnation_));
     }
+    CompareDoubt(intents, lossy);
     generation_ = std::max(generation_, journal_->last_generation());
     if (!whole) past_.clear();
     Written(found);
     if (lossy) highest_ = 0;
     wanted_ = found;
     cut_ = false;
-    // From here on it is in no doubt any more.
-    if (journal_->was_put_back()) {
-      journal_->Settle();
-      attempt_ = wanted_;
-      journal_->Flush();
-      if (attempts_.empty()) highest_ = std::max(highest_, journal_->last_generation());
+    if (unsettled_ && (settling_ || Pick(2) == 0)) Settle(intents);
+  }
+
+  // In doubt is what a file held that was put back, and was not put since: over lives, too.
+  void CompareDoubt(const std::vector<IntentJournal::Intent>& intents, bool lossy) {
+    const bool put_back = journal_->was_put_back();
+    const bool all = std::all_of(intents.begin(), intents.end(), [](const auto& i) {
+      return i.in_doubt;  // as when it is noticed
+    });
+    if (!lossy && !settling_ && put_back != unsettled_) {
+      Violation(put_back ? "it says that it was put back" : "it says that nothing is in doubt");
     }
+    unsettled_ = put_back;
+    if (put_back && all && lossy) doubt_through_ = journal_->last_generation();
+    for (const IntentJournal::Intent& intent : intents) {
+      const bool expected = put_back && intent.generation <= doubt_through_;
+      if (intent.in_doubt == expected || (settling_ && put_back && !intent.in_doubt)) continue;
+      Violation(absl::StrCat("row ", intent.row, ", ", intent.generation, ", is ",
+                             intent.in_doubt ? "" : "not ", "in doubt, as is all through ",
+                             doubt_through_));
+    }
+    if (!put_back) settling_ = false;
+  }
+
+  void Settle(const std::vector<IntentJournal::Intent>& intents) {
+    settling_ = true;  // until it is known to be written
+    for (IntentJournal::Intent intent : intents) {
+      if (!std::exchange(intent.in_doubt, false)) continue;
+      journal_->Put(std::move(intent));
+    }
+    journal_->Settle();
+    attempt_ = wanted_;
+    journal_->Flush();
+    if (!attempts_.empty() || !alive()) return;
+    Say("settled");
+    settling_ = unsettled_ = false;
+    highest_ = std::max(highest_, journal_->last_generation());
   }
 
   std::shared_ptr<IntentJournal> journal_;
@@ -335,6 +365,9 @@ class JournalStory final : public DiskStory {
   uint64_t generation_ = 0;
   uint64_t highest_ = 0;  // that was written
   std::string incarnation_;
+  bool unsettled_ = false;  // something is in doubt
+  bool settling_ = false;   // and that it is not any more may be written
+  uint64_t doubt_through_ = 0;
   Rows wanted_;              // as put and removed
   Rows attempt_;             // as it was when the write under way began
   Rows written_;             // as reported

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -419,6 +420,53 @@ TEST(PowerCutTest, NumbersLeftOutByAJournalThatWasPutBackStayLeftOut) {
   journal = OpenJournal(disk.get()).value();
   EXPECT_FALSE(journal->was_put_back());
   EXPECT_GE(journal->last_generation(), last);
+}
+
+// The disk takes nothing at the start that notices it. What is put once it does is in no doubt.
+TEST(PowerCutTest, AJournalThatWasPutBackSaysSoWithItsFirstWrite) {
+  const auto put = [](IntentJournal* journal, int64_t row, uint64_t generation) {
+    IntentJournal::Intent intent;
+    intent.row = row;
+    intent.key = CanonicalKey(MakeInstance(absl::StrCat("i", row)).key());
+    intent.generation = generation;
+    journal->Put(std::move(intent));
+    journal->Flush();
+  };
+  const auto disk = MakeDisk(1);
+  auto journal = OpenJournal(disk.get()).value();
+  put(journal.get(), 1, 1);
+  put(journal.get(), 2, 2);
+  ASSERT_EQ(journal->Stop(), absl::OkStatus());
+  journal.reset();
+  disk->Put(kJournal, *disk->Contents(kJournal));  // another file
+
+  for (const bool takes : {false, true}) {
+    SCOPED_TRACE(takes);
+    disk->set_aim([](LyingDisk::Call call, const std::string& path) {
+      return call == LyingDisk::Call::kWrite && absl::StrContains(path, "journal.db");
+    });
+    LyingDisk::Faults faults;
+    faults.chance = 1;
+    disk->set_faults(faults);
+    journal = OpenJournal(disk.get()).value();
+    EXPECT_TRUE(journal->was_put_back());
+    for (const auto& intent : journal->TakeIntents()) EXPECT_TRUE(intent.in_doubt) << intent.row;
+    const uint64_t last = journal->last_generation();
+    EXPECT_GE(last, 1000000u);
+    EXPECT_LT(last, 2000000u) << "it was noticed anew, of the same file";
+    if (takes) disk->set_faults({});
+    put(journal.get(), 1, last + 1);
+    EXPECT_EQ(journal->Stats().error.ok(), takes);
+    disk->set_faults({});
+    disk->End(LyingDisk::Crash::kProcess);
+    journal.reset();
+  }
+  journal = OpenJournal(disk.get()).value();
+  EXPECT_TRUE(journal->was_put_back()) << "2 is in doubt";
+  const auto intents = journal->TakeIntents();
+  ASSERT_EQ(intents.size(), 2u);
+  EXPECT_FALSE(intents[0].in_doubt);
+  EXPECT_TRUE(intents[1].in_doubt);
 }
 
 TEST(PowerCutTest, AStateDirectoryThatCannotBeOpenedNowIsUnavailable) {
