@@ -14,8 +14,8 @@
 // opened: what is in it is carried on, and what is new is reported as not written.
 //
 // A file that was put back to an earlier moment is noticed; was_put_back() says so. What it holds
-// then is in doubt, each intent until it is put again, and the numbers that follow keep clear of those that it cannot
-// know. registry/failback/journal_file.h has the file, its rows and its mark.
+// then is in doubt, each intent until it is put again, and the numbers that follow keep clear of
+// those that it cannot know. registry/failback/journal_file.h has the file, its rows and its mark.
 //
 //   auto journal = IntentJournal::Open(options);
 //   for (auto& intent : (*journal)->TakeIntents()) …
