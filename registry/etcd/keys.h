@@ -6,7 +6,7 @@
 //   <prefix>/v1/.incarnation/<incarnation>               ranks
 //   <prefix>/v1/.rank/<rank>                             whose a rank is that was claimed
 //   <prefix>/v1/.session/<session id>                    sessions
-//   <prefix>/v1/.lease/<session id>/<lease>              further leases of a session
+//   <prefix>/v1/.lease/<session id>/<lease>              leases of a session
 //   <prefix>/v1/.persistent/<incarnation>/<n>/<s>/<id>   whose the instances without a lease are
 //
 // In each part `%` and `/` are written as %25 and %2F. A namespace begins with a letter or a digit,

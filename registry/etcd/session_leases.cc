@@ -13,6 +13,7 @@ namespace failback {
 namespace etcd {
 namespace {
 
+using etcdserverpb::LeaseTimeToLiveResponse;
 using failback::etcd::v1::SessionRecord;
 
 // What a session has is not counted again before.
@@ -138,13 +139,15 @@ void Sessions::ReadCounts(const SessionPtr& session, const std::vector<int64_t>&
   for (const int64_t lease : uncounted) {
     client_->LeaseTimeToLive(
         lease, /*keys=*/true,
-        [gather, session, lease](absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> answer) {
+        [this, gather, session, lease](absl::StatusOr<LeaseTimeToLiveResponse> answer) {
           gather->Note(answer.status());
           if (!answer.ok()) return;
+          const auto instances =
+              std::count_if(answer->keys().begin(), answer->keys().end(),
+                            [&](const auto& key) { return keys_->ParseInstance(key).has_value(); });
           MutexLock lock(&session->mu);
           for (Session::Lease& entry : session->leases) {
-            // One key is the session's own, on each lease.
-            if (entry.id == lease) entry.keys = std::max(0, answer->keys_size() - 1);
+            if (entry.id == lease) entry.keys = instances;
           }
         });
   }

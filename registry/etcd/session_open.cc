@@ -214,6 +214,7 @@ void Sessions::Create(const std::shared_ptr<Opening>& opening) {
   CompareModified(incarnation_key, opening->incarnation_seen, &write);
   AddPut(keys_->Session(session_id), session.SerializeAsString(), opening->lease,
          write.mutable_success());
+  AddLease(session_id, session, opening->lease, &write);
   for (const mvccpb::KeyValue& kv : opening->left) {
     CompareCreated(kv.key(), kv.create_revision(), &write);
     AddLease(session_id, session, kv.lease(), &write);

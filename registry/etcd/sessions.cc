@@ -228,18 +228,9 @@ void Sessions::End(const SessionPtr& session, absl::AnyInvocable<void(absl::Stat
   TxnRequest write;
   CompareCreated(key, session->create_revision, &write);
   AddDelete(key, write.mutable_success());
-  {
-    MutexLock lock(&session->mu);
-    CompareLease(key, session->leases.front().id, &write);
-    AddLease(session->id, RecordOf(*session), session->leases.front().id, &write);
-  }
-  AddGet(key, write.mutable_failure());
   client_->Txn(std::move(write), [this, session, done = std::move(done)](
                                      const absl::StatusOr<TxnResponse>& response) mutable {
     if (!response.ok()) return std::move(done)(response.status());
-    if (!response->succeeded() && Refresh(*session, Found(*response, 0))) {
-      return std::move(done)(SessionContended());
-    }
     Forget(session->id);
     std::move(done)(SessionUnknown());
   });
@@ -275,15 +266,14 @@ void Sessions::Update(const SessionPtr& session, absl::FunctionRef<void(SessionR
     record = RecordOf(*session);
     CompareModified(key, session->mod_revision, &write);
   }
-  const absl::flat_hash_set<int64_t> further(record.leases().begin() + 1, record.leases().end());
+  const absl::flat_hash_set<int64_t> before(record.leases().begin(), record.leases().end());
   change(&record);
   mvccpb::KeyValue kv;
   kv.set_value(record.SerializeAsString());
   kv.set_create_revision(session->create_revision);
   AddPut(key, kv.value(), record.leases(0), write.mutable_success());
-  for (int i = 1; i < record.leases_size(); ++i) {
-    const int64_t lease = record.leases(i);
-    if (further.count(lease) == 0) AddLease(session->id, record, lease, &write);
+  for (const int64_t lease : record.leases()) {
+    if (before.count(lease) == 0) AddLease(session->id, record, lease, &write);
   }
   AddGet(key, write.mutable_failure());
   client_->Txn(std::move(write), [this, session, kv = std::move(kv), done = std::move(done)](

@@ -3,10 +3,10 @@
 // A session is a key `.session/<id>` on the session's first lease; the key's value names the
 // incarnation, its rank and all the leases. A put onto a lease costs etcd time in proportion to the
 // keys that are on it, so that a lease gets at most Options::keys_per_lease, and a session takes
-// further leases as it grows; with another TTL it gets others (registry/etcd/session_ttl.cc). A
-// lease that may outlive the session's key has a key `.lease/<id>/<lease>` on it, by which who
-// closes the session then finds it; who closes the session that its incarnation opens next, too, as
-// what is on it may not have been written again yet.
+// further leases as it grows; with another TTL it gets others (registry/etcd/session_ttl.cc). Each
+// lease has a key `.lease/<id>/<lease>` on it, by which who closes the session finds it also when
+// the session's key has gone before it; so does who closes the session that the incarnation opens
+// next, as what is on it may not have been written again yet.
 // Nothing is kept here that is not in etcd too: any server that has the session's id can renew it,
 // write for it, and end it.
 //

@@ -219,6 +219,10 @@ void Machine::SettleDoubted(const Audit& audit) {
 Machine::Word Machine::SettleOne(const Audit& audit, const RecordPtr& record) {
   const auto it = audit.listed.find(record->key);
   const bool listed = it != audit.listed.end();
+  if (record->doubt == Doubt::kOfRegistry) {
+    listed ? LeaveThere(audit, it->second, record) : LostWithSession(record);
+    return Word::kParked;
+  }
   if (listed) {
     record->SetHeld(audit.session, it->second.persistent);
   } else {
@@ -231,6 +235,7 @@ Machine::Word Machine::SettleOne(const Audit& audit, const RecordPtr& record) {
     return Word::kParked;
   }
   EndDoubt(record.get());
+  record->last_status = absl::OkStatus();
   if (!listed || it->second.generation <= record->generation) {
     Persist(record);
     Enqueue(record.get());
@@ -251,21 +256,27 @@ int64_t Machine::KeepUnknown(const Audit& audit) {
     ++kept;
     auto record = std::make_shared<Record>();
     record->key = key;
-    record->present = true;
-    record->persistent = listed.persistent;
-    record->instance = Blob(listed.instance);
-    record->generation = std::min(listed.generation, last_generation_);
-    record->touched = audit_serial_;
     record->doubt = Doubt::kOfRegistry;
-    record->kept_session = audit.session;
-    record->SetHeld(audit.session, listed.persistent);
     ++doubted_;
     records_.Add(record->key, record);
     Move(record.get(), Stage::kHeldBack);
-    AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
-                  /*sent=*/false);
+    LeaveThere(audit, listed, record);
   }
   return kept;
+}
+
+// In the journal, too, or it would be forgotten when it goes with the session of another life.
+void Machine::LeaveThere(const Audit& audit, const Audit::Listed& listed, const RecordPtr& record) {
+  record->present = true;
+  record->persistent = listed.persistent;
+  record->instance = Blob(listed.instance);
+  record->generation = std::min(listed.generation, last_generation_);
+  record->touched = audit_serial_;
+  record->kept_session = audit.session;
+  record->SetHeld(audit.session, listed.persistent);
+  Persist(record);
+  AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,
+                /*sent=*/false);
 }
 
 void Machine::LostWithSession(const RecordPtr& record) {

@@ -77,6 +77,9 @@ void Machine::CheckRecord(const Record& record, std::string* wrong) const {
     fail("has a call in flight");
   }
   if (record.stage == Stage::kHeldBack && MayBeSent(record)) fail("waits for nothing");
+  if (record.stage == Stage::kHeldBack && record.doubt != Doubt::kNone && !ask_ && !draining_) {
+    fail("is in doubt, and the registry is not to be asked");
+  }
   const bool waits = record.retry != nullptr && record.retry->due.armed();
   if ((record.stage == Stage::kWaiting) != waits) fail("has an alarm in another stage");
   const bool acknowledged = record.acknowledged == record.generation;

@@ -15,6 +15,15 @@ constexpr char kNotDurable[] =
     "; it is in force and sent to the registry all the same, but is lost if the agent ends before "
     "the journal is written: state it again until it is accepted";
 
+// The same of what an operator has done.
+constexpr char kCancelNotDurable[] =
+    "; it is done, and is undone if the agent ends before the journal is written: then do it again";
+
+// Of what is in doubt, until the registry has answered.
+constexpr char kToBeAsked[] =
+    "the journal was put back to an earlier moment: this waits until the registry has said whether "
+    "it holds the instance";
+
 // A set that changes often is written this often.
 constexpr absl::Duration kSnapshotPeriod = absl::Seconds(1);
 
@@ -58,8 +67,9 @@ void Machine::Restore(input::Start kept) {
       SetOwner(record.get(), FormerSession(intent.owner, intent.owner_ttl),
                intent.owner_generation);
     }
-    if (intent.in_doubt) {
-      record->doubt = Doubt::kOfJournal;
+    if (intent.doubt != Doubt::kNone) {
+      record->doubt = intent.doubt;
+      record->last_status = absl::FailedPreconditionError(kToBeAsked);
       ++doubted_;
     }
     Move(record.get(), Stage::kHeldBack);
@@ -127,7 +137,7 @@ IntentJournal::Intent Machine::ToIntent(const Record& record) const {
   intent.payload = std::string(record.instance.view());
   intent.generation = record.generation;
   intent.given_up = record.stage == Stage::kGivenUp;
-  intent.in_doubt = record.doubt != Doubt::kNone;
+  intent.doubt = record.doubt;
   if (record.owner != nullptr) {
     intent.owner = JournalledOwner(record.owner->incarnation, SessionOwner(record.owner->id));
     intent.owner_ttl = record.owner->ttl;
@@ -182,8 +192,9 @@ void Machine::EndDoubt(Record* record) {
 
 void Machine::Settle() {
   // Before the registry was asked it may hold what is not known here. Of what is being checked the
-  // journal has what was before, which may be in doubt.
-  if (!unsettled_ || ask_ || doubted_ > 0 || !checked_.empty()) return;
+  // journal has what was before, which may be in doubt; and a drain ends with records, not with the
+  // doubt about them.
+  if (!unsettled_ || ask_ || doubted_ > 0 || !checked_.empty() || draining_) return;
   unsettled_ = false;
   if (journal_ != nullptr) journal_->Settle();
 }
@@ -211,13 +222,14 @@ void Machine::On(input::WhenDurable in) {
 
 void Machine::ReleaseReplies(const absl::Status& status) {
   while (const ReplyPtr reply = journal_gate_.TakeReply()) {
+    const char* const lost =
+        reply->as == BatchReply::As::kDurable ? kCancelNotDurable : kNotDurable;
     for (auto& result : reply->results) {
       if (status.ok() || result.has_status()) continue;
       result.clear_state();
-      *result.mutable_status() =
-          StatusToProto(WithRetryDelay(Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY,
-                                               absl::StrCat(status.message(), kNotDurable)),
-                                       absl::Seconds(1)));
+      *result.mutable_status() = StatusToProto(WithRetryDelay(
+          Refusal(registry::v1::ERROR_REASON_STORE_READ_ONLY, absl::StrCat(status.message(), lost)),
+          absl::Seconds(1)));
     }
     Release(reply);
   }

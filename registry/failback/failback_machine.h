@@ -90,7 +90,6 @@ class Machine {
   using BatchReply = machine::BatchReply;
   using CallSlot = machine::CallSlot;
   using Check = machine::Check;
-  using Doubt = machine::Doubt;
   using Listing = machine::Listing;
   using LocalSession = machine::LocalSession;
   using LocalSubscription = machine::LocalSubscription;
@@ -371,6 +370,7 @@ class Machine {
   // What a journal that was put back does not know, and the registry holds, stays there and is
   // shown. Returns how many that are.
   int64_t KeepUnknown(const Audit& audit);
+  void LeaveThere(const Audit& audit, const Audit::Listed& listed, const RecordPtr& record);
   // What was kept so, and went with the agent's session: no hand has removed it. From now on it is
   // an intent of the journal, in doubt.
   void LostWithSession(const RecordPtr& record);

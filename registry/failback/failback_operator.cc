@@ -159,7 +159,11 @@ absl::StatusOr<std::vector<Machine::RecordPtr>> Machine::FindPending(
 void Machine::On(const input::Retry& in) {
   const auto found = FindPending(in.ids);
   if (!found.ok()) return Answer(in.ticket, found.status());
+  int64_t retried = 0;
   for (const RecordPtr& record : *found) {
+    // What may have been unregistered since is retried by name only.
+    if (record->doubt != Doubt::kNone && in.ids.empty()) continue;
+    ++retried;
     if (record->doubt != Doubt::kNone) {
       // An intent that is stated now, in the journal too.
       NewGeneration(record);
@@ -168,7 +172,7 @@ void Machine::On(const input::Retry& in) {
     if (record->stage == Stage::kParked && record->retry != nullptr) record->retry->rule.Rearm();
     Enqueue(record.get());
   }
-  Answer(in.ticket, Counted{static_cast<int64_t>(found->size()), 0});
+  Answer(in.ticket, Counted{retried, 0});
 }
 
 void Machine::On(const input::Cancel& in) {

@@ -61,15 +61,6 @@ struct Check {
   bool landed = false;
 };
 
-// Why an intent counts for nothing until its owner states it again or an operator retries it.
-enum class Doubt : uint8_t {
-  kNone,
-  // It is from a journal that was put back.
-  kOfJournal,
-  // It is not in that journal: the registry holds it. Left there, and shown as parked.
-  kOfRegistry,
-};
-
 // Dubbo's FailedRegisteredTask and its siblings, as data: how often an intent has failed, and when
 // it is tried again (while it is waiting).
 struct Retry {

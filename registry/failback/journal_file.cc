@@ -26,9 +26,9 @@ namespace {
 constexpr int64_t kFirstVersion = 1;
 constexpr int64_t kCancelsVersion = 2;
 constexpr int64_t kDoubtVersion = 3;
-// In the column `present`: an operator has cancelled the intent; it is in doubt.
+// In the column `present`: an operator has cancelled the intent; its doubt, two bits.
 constexpr int64_t kGivenUp = 2;
-constexpr int64_t kInDoubt = 4;
+constexpr int kDoubtShift = 2;
 constexpr int kApplicationId = 0x4642494a;  // "FBIJ"
 constexpr char kIncarnation[] = "incarnation";
 // An incarnation of the options that a registry keeps for another caller.
@@ -50,11 +50,12 @@ constexpr char kCreate[] =
     " checksum INTEGER NOT NULL);";
 
 int64_t Checksum(const JournalIntent& intent) {
-  return static_cast<int64_t>(Digest64(
-      absl::StrCat(intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ",
-                   intent.payload, " ", intent.generation, " ", intent.owner, " ",
-                   absl::ToInt64Nanoseconds(intent.owner_ttl), " ", intent.owner_generation,
-                   intent.given_up ? " given up" : "", intent.in_doubt ? " in doubt" : "")));
+  return static_cast<int64_t>(Digest64(absl::StrCat(
+      intent.row, " ", intent.key, " ", intent.present, " ", intent.persistent, " ", intent.payload,
+      " ", intent.generation, " ", intent.owner, " ", absl::ToInt64Nanoseconds(intent.owner_ttl),
+      " ", intent.owner_generation, intent.given_up ? " given up" : "",
+      intent.doubt == Doubt::kNone ? std::string()
+                                   : absl::StrCat(" doubt ", static_cast<int>(intent.doubt)))));
 }
 
 // `generation`, or none where no intent can have it: the next would be above the bound for good.
@@ -257,7 +258,7 @@ absl::Status JournalFile::LoadIntents() {
     intent.key = std::string(row.Bytes(1));
     intent.present = (row.Int(2) & 1) != 0;
     intent.given_up = (row.Int(2) & kGivenUp) != 0;
-    intent.in_doubt = (row.Int(2) & kInDoubt) != 0;
+    intent.doubt = static_cast<Doubt>((row.Int(2) >> kDoubtShift) & 3);
     intent.persistent = row.Int(3) != 0;
     intent.payload = std::string(row.Bytes(4));
     intent.generation = row.Uint(5);
@@ -326,7 +327,9 @@ absl::Status JournalFile::DetectPutBack() {
       mark_->WhyNotContinued(PositionOf(incarnation_, meta_.writes));
   if (!why.has_value()) return absl::OkStatus();
   was_put_back_ = doubt_unwritten_ = true;
-  for (JournalIntent& intent : intents_) intent.in_doubt = true;
+  for (JournalIntent& intent : intents_) {
+    if (intent.doubt == Doubt::kNone) intent.doubt = Doubt::kOfJournal;
+  }
   if (last_generation_ < kMaxGeneration - kNumbersLeftOut) last_generation_ += kNumbersLeftOut;
   Log(LogLevel::kError,
       "the intent journal is not as it was last: the registry decides what of it still holds",
@@ -483,7 +486,7 @@ absl::Status JournalFile::WriteIntent(int64_t row, const std::optional<JournalIn
   put_->Bind(1, row);
   put_->BindBlob(2, intent->key);
   put_->Bind(3, int64_t{intent->present} | (intent->given_up ? kGivenUp : 0) |
-                    (intent->in_doubt ? kInDoubt : 0));
+                    (static_cast<int64_t>(intent->doubt) << kDoubtShift));
   put_->Bind(4, int64_t{intent->persistent});
   put_->BindBlob(5, intent->payload);
   put_->Bind(6, intent->generation);

@@ -33,6 +33,15 @@
 
 namespace failback {
 
+// Why an intent counts for nothing until its owner states it again or an operator retries it.
+enum class Doubt : uint8_t {
+  kNone,
+  // It is from a journal that was put back.
+  kOfJournal,
+  // It was not in that journal: the registry holds it. Left there, and shown as parked.
+  kOfRegistry,
+};
+
 struct JournalIntent {
   int64_t row = 0;
   // Canonical.
@@ -49,9 +58,7 @@ struct JournalIntent {
   uint64_t owner_generation = 0;
   // An operator has cancelled it: neither sent nor repaired.
   bool given_up = false;
-  // It is of a file that was put back, or of the registry alone: it is not sent before the registry
-  // has been asked.
-  bool in_doubt = false;
+  Doubt doubt = Doubt::kNone;
 };
 
 // Changes that are written together.

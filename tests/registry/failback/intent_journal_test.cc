@@ -595,7 +595,7 @@ TEST_F(IntentJournalTest, AFileThatWentBackIsNoticedUntilNothingIsInDoubt) {
   const auto doubts = [](IntentJournal* journal) {
     std::map<std::string, bool> doubts;
     for (const auto& intent : journal->TakeIntents()) {
-      doubts[intent.key.substr(intent.key.rfind('\0') + 1)] = intent.in_doubt;
+      doubts[intent.key.substr(intent.key.rfind('\0') + 1)] = intent.doubt != Doubt::kNone;
     }
     return doubts;
   };

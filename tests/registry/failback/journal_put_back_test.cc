@@ -348,6 +348,70 @@ TEST_F(JournalPutBackTest, WhatTheRegistryHasConfirmedIsInNoDoubt) {
   EXPECT_THAT(Parked(), ElementsAre("parked"));
 }
 
+// A drain ends what the registry holds, and decides nothing of what is in doubt.
+TEST_F(JournalPutBackTest, ADrainDecidesNothing) {
+  Register("parked");
+  Kill();
+  Save();
+  Start();
+  Unregister("parked");
+  Register("later");
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(Parked(), ElementsAre("later", "parked"));
+  Register("since");
+  for (int life = 0; life < 2; ++life) {
+    SCOPED_TRACE(life);
+    registry_->Drain(absl::Seconds(5), [](const absl::StatusOr<agent::v1::DrainResponse>& drained) {
+      ASSERT_TRUE(drained.ok()) << drained.status();
+      EXPECT_EQ(drained->remaining(), 0);
+    });
+    Advance(absl::Seconds(5));
+    ASSERT_THAT(Held(), ElementsAre());
+    Kill();
+    Start();
+    Advance(absl::Seconds(5));
+    EXPECT_THAT(Held(), ElementsAre(Pair("since", 8080)));
+    EXPECT_THAT(Parked(), ElementsAre("later", "parked"));
+  }
+  // What may have been unregistered is not among all.
+  EXPECT_EQ(registry_->Retry({}).value_or(-1), 0);
+  EXPECT_THAT(Parked(), ElementsAre("later", "parked"));
+}
+
+// Not even when the process is gone for longer than its session lives.
+TEST_F(JournalPutBackTest, WhatIsLeftThereIsNotForgotten) {
+  Kill();
+  Save();
+  Start();
+  Register("later");
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(Parked(), ElementsAre("later"));
+  Kill();
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(Parked(), ElementsAre("later"));
+  EXPECT_THAT(registry_->Pending()[0].last_status().message(), HasSubstr("is left there"));
+  Kill();
+  Advance(absl::Minutes(5));
+  ASSERT_THAT(Held(), ElementsAre());
+  world_.down = true;
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_EQ(registry_->Pending().size(), 1);
+  EXPECT_THAT(registry_->Pending()[0].last_status().message(),
+              HasSubstr("waits until the registry"));
+  world_.down = false;
+  Advance(absl::Minutes(1));
+  EXPECT_THAT(Parked(), ElementsAre("later"));
+  EXPECT_THAT(registry_->Pending()[0].last_status().message(), HasSubstr("does not hold"));
+}
+
 // Above it no number is valid: not for the registry, nor in the journal of the next run.
 TEST_F(JournalPutBackTest, NewNumbersAreNotAboveTheHighestThatTheRegistryLists) {
   Kill();

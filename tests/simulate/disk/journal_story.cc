@@ -326,7 +326,7 @@ class JournalStory final : public DiskStory {
   void CompareDoubt(const std::vector<IntentJournal::Intent>& intents, bool lossy) {
     const bool put_back = journal_->was_put_back();
     const bool all = std::all_of(intents.begin(), intents.end(), [](const auto& i) {
-      return i.in_doubt;  // as when it is noticed
+      return i.doubt != Doubt::kNone;  // as when it is noticed
     });
     if (!lossy && !settling_ && put_back != unsettled_) {
       Violation(put_back ? "it says that it was put back" : "it says that nothing is in doubt");
@@ -335,9 +335,10 @@ class JournalStory final : public DiskStory {
     if (put_back && all && lossy) doubt_through_ = journal_->last_generation();
     for (const IntentJournal::Intent& intent : intents) {
       const bool expected = put_back && intent.generation <= doubt_through_;
-      if (intent.in_doubt == expected || (settling_ && put_back && !intent.in_doubt)) continue;
+      const bool doubted = intent.doubt != Doubt::kNone;
+      if (doubted == expected || (settling_ && put_back && !doubted)) continue;
       Violation(absl::StrCat("row ", intent.row, ", ", intent.generation, ", is ",
-                             intent.in_doubt ? "" : "not ", "in doubt, as is all through ",
+                             doubted ? "" : "not ", "in doubt, as is all through ",
                              doubt_through_));
     }
     if (!put_back) settling_ = false;
@@ -346,7 +347,7 @@ class JournalStory final : public DiskStory {
   void Settle(const std::vector<IntentJournal::Intent>& intents) {
     settling_ = true;  // until it is known to be written
     for (IntentJournal::Intent intent : intents) {
-      if (!std::exchange(intent.in_doubt, false)) continue;
+      if (std::exchange(intent.doubt, Doubt::kNone) == Doubt::kNone) continue;
       journal_->Put(std::move(intent));
     }
     journal_->Settle();

@@ -450,7 +450,8 @@ TEST(PowerCutTest, AJournalThatWasPutBackSaysSoWithItsFirstWrite) {
     disk->set_faults(faults);
     journal = OpenJournal(disk.get()).value();
     EXPECT_TRUE(journal->was_put_back());
-    for (const auto& intent : journal->TakeIntents()) EXPECT_TRUE(intent.in_doubt) << intent.row;
+    for (const auto& intent : journal->TakeIntents())
+      EXPECT_TRUE(intent.doubt != Doubt::kNone) << intent.row;
     const uint64_t last = journal->last_generation();
     EXPECT_GE(last, 1000000u);
     EXPECT_LT(last, 2000000u) << "it was noticed anew, of the same file";
@@ -465,8 +466,8 @@ TEST(PowerCutTest, AJournalThatWasPutBackSaysSoWithItsFirstWrite) {
   EXPECT_TRUE(journal->was_put_back()) << "2 is in doubt";
   const auto intents = journal->TakeIntents();
   ASSERT_EQ(intents.size(), 2u);
-  EXPECT_FALSE(intents[0].in_doubt);
-  EXPECT_TRUE(intents[1].in_doubt);
+  EXPECT_FALSE(intents[0].doubt != Doubt::kNone);
+  EXPECT_TRUE(intents[1].doubt != Doubt::kNone);
 }
 
 TEST(PowerCutTest, AStateDirectoryThatCannotBeOpenedNowIsUnavailable) {
