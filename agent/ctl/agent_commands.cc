@@ -81,7 +81,9 @@ void AddPending(CLI::App* app, CtlAction* action) {
 }
 
 std::string FormatRetry(const RetryResponse& response, bool waited, const CtlContext& context) {
-  if (response.retried() == 0) return "nothing is pending\n";
+  if (response.retried() == 0) {
+    return "nothing is pending, or it has to be named: see `failbackctl pending`\n";
+  }
   std::string text = absl::StrCat("retried ", response.retried());
   if (!waited) return text + "\n";
   absl::StrAppend(&text, ": ", response.done(), " done, ", response.retried() - response.done(),
@@ -101,12 +103,14 @@ void AddRetry(CLI::App* app, CtlAction* action) {
   CLI::App* const command = app->add_subcommand(
       "retry", "try pending operations now; parked ones have all retries again");
   command->footer(
-      "With --wait it prints how the attempts ended; exit status 1 when one did not succeed.\n\n"
+      "With --wait it prints how the attempts ended; exit status 1 when one did not succeed.\n"
+      "What is in doubt since the agent's journal was put back may have been unregistered: it is\n"
+      "retried only where it is named.\n\n"
       "Examples:\n"
       "  failbackctl retry\n"
       "  failbackctl retry --wait 10s\n"
       "  failbackctl retry 'register default/orders/orders-1'");
-  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all")
+  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all that are in no doubt")
       ->type_name("OPERATION");
   AddDuration(command, "--wait", &flags->wait, "until the attempts have ended, at most so long");
   AddUpstream(command, &flags->upstream);

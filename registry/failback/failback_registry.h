@@ -126,8 +126,9 @@ class FailbackRegistry final : public Registry {
   bool draining() const;
   // Every intent that is not acknowledged, superseded ones included, by id.
   std::vector<agent::v1::PendingOperation> Pending(const PendingRange& range = {}) const;
-  // Tries those of Pending() that are named (none named: all) now, and re-arms parked ones. Returns
-  // how many; NOT_FOUND names an id that is not pending, and nothing is done.
+  // Tries those of Pending() that are named now, and re-arms parked ones. None named: all but those
+  // of a journal that was put back, which may have been unregistered since. Returns how many;
+  // NOT_FOUND names an id that is not pending, and nothing is done.
   absl::StatusOr<int64_t> Retry(const std::vector<std::string>& ids);
   // Gives those of Pending() that are named (none named: all) up. Adds to `*sent` how many of them
   // had been sent, and may still take effect.
