@@ -110,7 +110,9 @@ void AddRetry(CLI::App* app, CtlAction* action) {
       "  failbackctl retry\n"
       "  failbackctl retry --wait 10s\n"
       "  failbackctl retry 'register default/orders/orders-1'");
-  command->add_option("ID", flags->ids, "operations, as `pending` shows them; none: all that are in no doubt")
+  command
+      ->add_option("ID", flags->ids,
+                   "operations, as `pending` shows them; none: all that are in no doubt")
       ->type_name("OPERATION");
   AddDuration(command, "--wait", &flags->wait, "until the attempts have ended, at most so long");
   AddUpstream(command, &flags->upstream);
