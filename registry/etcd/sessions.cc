@@ -366,8 +366,8 @@ void Sessions::NoteClosed(const std::string& session_id, const SessionRecord& re
 
 void Sessions::RevokeLeases(const std::string& session_id, const SessionRecord& record,
                             Client::Done<uint64_t> done) {
-  // The first lease has the session's key if that is there: it goes last, so that what fails on the way can be
-  // repeated.
+  // The first lease has the session's key, if that is there: it goes last, so that what fails on
+  // the way can be repeated.
   auto last = [this, session_id, first = record.leases(0), was_there = record.closed(),
                done = std::move(done)](const absl::Status& status) mutable {
     if (!status.ok()) return std::move(done)(status);

@@ -161,10 +161,11 @@ void Machine::On(const input::Retry& in) {
   if (!found.ok()) return Answer(in.ticket, found.status());
   int64_t retried = 0;
   for (const RecordPtr& record : *found) {
+    const bool in_doubt = record->doubt != Doubt::kNone;
     // What may have been unregistered since is retried by name only.
-    if (record->doubt != Doubt::kNone && in.ids.empty()) continue;
+    if (in_doubt && in.ids.empty()) continue;
     ++retried;
-    if (record->doubt != Doubt::kNone) {
+    if (in_doubt) {
       // An intent that is stated now, in the journal too.
       NewGeneration(record);
       continue;

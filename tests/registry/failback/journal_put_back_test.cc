@@ -72,6 +72,17 @@ class JournalPutBackTest : public ::testing::Test {
     std::filesystem::remove_all(dir_.File("state"));
     std::filesystem::copy(dir_.File("saved"), dir_.File("state"));
   }
+  // A life that has registered these is not in the journal of the next one.
+  void PutBackBefore(const std::vector<std::string>& ids) {
+    Kill();
+    Save();
+    Start();
+    for (const std::string& id : ids) Register(id);
+    Kill();
+    PutBack();
+    Start();
+    Advance(absl::Seconds(5));
+  }
   void Advance(absl::Duration time) { clock_.Advance(time); }
 
   void Register(const std::string& id, uint32_t port = 8080) {
@@ -217,14 +228,7 @@ TEST_F(JournalPutBackTest, WhatTheJournalDoesNotKnowIsForItsOwnerOrAnOperatorToS
 }
 
 TEST_F(JournalPutBackTest, WhatTheRegistryNoLongerHoldsIsNotKept) {
-  Kill();
-  Save();
-  Start();
-  Register("later");
-  Kill();
-  PutBack();
-  Start();
-  Advance(absl::Seconds(3));
+  PutBackBefore({"later"});
   ASSERT_THAT(Parked(), ElementsAre("later"));
   UnregisterRequest by_hand = MakeUnregister("later");
   store_->Unregister(by_hand, [](const absl::StatusOr<UnregisterResponse>&) {});
@@ -235,14 +239,7 @@ TEST_F(JournalPutBackTest, WhatTheRegistryNoLongerHoldsIsNotKept) {
 
 // The agent was stopped for longer than its session's TTL. No hand has removed the instance.
 TEST_F(JournalPutBackTest, WhatGoesWithTheAgentsOwnSessionIsShownAndSaidToBeGone) {
-  Kill();
-  Save();
-  Start();
-  for (const char* id : {"cancelled", "retried"}) Register(id);
-  Kill();
-  PutBack();
-  Start();
-  Advance(absl::Seconds(3));
+  PutBackBefore({"cancelled", "retried"});
   ASSERT_THAT(Parked(), ElementsAre("cancelled", "retried"));
   EXPECT_THAT(registry_->Pending()[0].last_status().message(), HasSubstr("is left there"));
   world_.down = true;
@@ -383,14 +380,7 @@ TEST_F(JournalPutBackTest, ADrainDecidesNothing) {
 
 // Not even when the process is gone for longer than its session lives.
 TEST_F(JournalPutBackTest, WhatIsLeftThereIsNotForgotten) {
-  Kill();
-  Save();
-  Start();
-  Register("later");
-  Kill();
-  PutBack();
-  Start();
-  Advance(absl::Seconds(5));
+  PutBackBefore({"later"});
   ASSERT_THAT(Parked(), ElementsAre("later"));
   Kill();
   Start();

@@ -450,11 +450,12 @@ TEST(PowerCutTest, AJournalThatWasPutBackSaysSoWithItsFirstWrite) {
     disk->set_faults(faults);
     journal = OpenJournal(disk.get()).value();
     EXPECT_TRUE(journal->was_put_back());
-    for (const auto& intent : journal->TakeIntents())
-      EXPECT_TRUE(intent.doubt != Doubt::kNone) << intent.row;
+    for (const auto& intent : journal->TakeIntents()) {
+      EXPECT_EQ(intent.doubt, Doubt::kOfJournal) << intent.row;
+    }
     const uint64_t last = journal->last_generation();
     EXPECT_GE(last, 1000000u);
-    EXPECT_LT(last, 2000000u) << "it was noticed anew, of the same file";
+    EXPECT_LT(last, 2000000u) << "the file itself has come no further";
     if (takes) disk->set_faults({});
     put(journal.get(), 1, last + 1);
     EXPECT_EQ(journal->Stats().error.ok(), takes);
@@ -466,8 +467,8 @@ TEST(PowerCutTest, AJournalThatWasPutBackSaysSoWithItsFirstWrite) {
   EXPECT_TRUE(journal->was_put_back()) << "2 is in doubt";
   const auto intents = journal->TakeIntents();
   ASSERT_EQ(intents.size(), 2u);
-  EXPECT_FALSE(intents[0].doubt != Doubt::kNone);
-  EXPECT_TRUE(intents[1].doubt != Doubt::kNone);
+  EXPECT_EQ(intents[0].doubt, Doubt::kNone);
+  EXPECT_EQ(intents[1].doubt, Doubt::kOfJournal);
 }
 
 TEST(PowerCutTest, AStateDirectoryThatCannotBeOpenedNowIsUnavailable) {
