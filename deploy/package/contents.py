@@ -13,7 +13,7 @@ import tarfile
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
 # Of each package whose headers are all that there is of it, one: its code is in the programs, and in no library that
 # they load. debian/copyright has their licences.
-HEADERS = ("/usr/include/CLI/CLI.hpp", "/usr/include/boost/version.hpp")
+HEADERS = ("/usr/include/CLI/CLI.hpp", "/usr/include/boost/version.hpp", "/usr/include/nlohmann/json.hpp")
 
 
 def run(*command):

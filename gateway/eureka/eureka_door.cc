@@ -99,6 +99,16 @@ EurekaDoor::Readable EurekaDoor::ReadableBy(const Identity& caller) const {
   };
 }
 
+Response EurekaDoor::Missing(const Identity& caller, const std::string& what) const {
+  if (options_.access != nullptr) {
+    // What may not be read is not there; who has shown nothing is told to.
+    const absl::Status may = options_.access->rules()->JudgeAll(caller, config::v1::PERMISSION_READ,
+                                                                options_.name_space);
+    if (absl::IsUnauthenticated(may)) return Error(may);
+  }
+  return Error(NotFound(what));
+}
+
 void EurekaDoor::Read(const Request& request, Responder responder, Answer answer) const {
   const auto look = [self = shared_from_this(), caller = request.caller, answer](
                         bool last, uint64_t* version) -> std::optional<Response> {
@@ -184,8 +194,8 @@ void EurekaDoor::GetVips(const Request& request, Responder responder, bool secur
   if (auto status = CheckParameters(request, {}); !status.ok())
     return responder.Send(Error(status));
   Read(request, std::move(responder),
-       [form = FormOf(request.Header("Accept")), vip = request.parameters[0], secure](
-           const View& view, const Readable& readable) {
+       [self = shared_from_this(), caller = request.caller, form = FormOf(request.Header("Accept")),
+        vip = request.parameters[0], secure](const View& view, const Readable& readable) {
          Applications found;
          ForEachInstance(view, readable, [&](const std::string&, const Blob& instance) {
            WithView(instance, [&](const InstanceView& fields) {
@@ -194,7 +204,8 @@ void EurekaDoor::GetVips(const Request& request, Responder responder, bool secur
            });
          });
          if (found.empty()) {
-           return Error(NotFound(absl::StrCat("instance with the VIP address ", Quoted(vip))));
+           return self->Missing(caller,
+                                absl::StrCat("instance with the VIP address ", Quoted(vip)));
          }
          return Document(form, found.Render(form, view.index));
        });
@@ -204,13 +215,13 @@ void EurekaDoor::GetApp(const Request& request, Responder responder) {
   if (auto status = CheckParameters(request, {}); !status.ok())
     return responder.Send(Error(status));
   Read(request, std::move(responder),
-       [form = FormOf(request.Header("Accept")), app = request.parameters[0]](
-           const View& view, const Readable& readable) {
+       [self = shared_from_this(), caller = request.caller, form = FormOf(request.Header("Accept")),
+        app = request.parameters[0]](const View& view, const Readable& readable) {
          Applications found;
          ForEachInstance(view, readable, [&](const std::string& service, const Blob& instance) {
            if (absl::EqualsIgnoreCase(service, app)) found.Add(instance);
          });
-         if (found.empty()) return Error(NotFound(absl::StrCat("app ", Quoted(app))));
+         if (found.empty()) return self->Missing(caller, absl::StrCat("app ", Quoted(app)));
          return Document(form, found.RenderOnly(form));
        });
 }
@@ -220,8 +231,8 @@ void EurekaDoor::GetInstance(const Request& request, Responder responder, const 
   if (auto status = CheckParameters(request, {}); !status.ok())
     return responder.Send(Error(status));
   Read(request, std::move(responder),
-       [form = FormOf(request.Header("Accept")), app, id](const View& view,
-                                                          const Readable& readable) {
+       [self = shared_from_this(), caller = request.caller, form = FormOf(request.Header("Accept")),
+        app, id](const View& view, const Readable& readable) {
          Blob found;
          ForEachInstance(view, readable, [&](const std::string& service, const Blob& instance) {
            if (!found && (app.empty() || absl::EqualsIgnoreCase(service, app)) &&
@@ -229,7 +240,7 @@ void EurekaDoor::GetInstance(const Request& request, Responder responder, const 
              found = instance;
            }
          });
-         if (!found) return Error(NotFound(absl::StrCat("instance ", Quoted(id))));
+         if (!found) return self->Missing(caller, absl::StrCat("instance ", Quoted(id)));
          return Document(form, RenderInstance(found, form));
        });
 }

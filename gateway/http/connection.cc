@@ -259,10 +259,17 @@ void Connection::Shutdown(const absl::Status& status) {
     keep_alive_ = false;
     Answer(request_, owner_->Error(503, status));
   } else if (stage_ == Stage::kStreaming) {
+    keep_alive_ = false;
+    shut_down_ = true;
     EndStream(request_);
   }
-  // What fits into the socket's buffer has been sent: an answer does.
-  Close();
+  if (stage_ == Stage::kStreaming && !last_sent_) {
+    // What is being written comes first: a client that reads gets the end, too.
+    SetDeadline(kLingerTime);
+  } else {
+    // What fits into the socket's buffer has been sent: an answer does.
+    Close();
+  }
   if (gone != nullptr) std::move(gone)();
 }
 

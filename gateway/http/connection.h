@@ -203,6 +203,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool chunked_ = false;    // the stream
   bool ending_ = false;     // likewise
   bool last_sent_ = false;  // its end
+  bool shut_down_ = false;  // the server stops
   bool writing_ = false;
   size_t thrown_away_ = 0;  // bytes that came while it lingered
   uint64_t request_ = 0;    // how many there were

@@ -324,7 +324,11 @@ void Connection::OnChunksWritten(const ErrorCode& error, size_t bytes_of_chunks)
   head_ = std::string();
   stream_->written.clear();
   stream_->state->unread.fetch_sub(bytes_of_chunks);
-  if (!stream_->waiting.empty() || (ending_ && !last_sent_)) return WriteChunks();
+  if (!stream_->waiting.empty() || (ending_ && !last_sent_)) {
+    WriteChunks();
+    if (shut_down_) Close();
+    return;
+  }
   if (last_sent_) {
     stream_->state->over = true;
     stream_ = nullptr;

@@ -1,21 +1,22 @@
 #include "gateway/http/message_json.h"
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "failback/rpc/v1/status.pb.h"
+#include "gateway/markup/json_writer.h"
 #include "google/protobuf/any.pb.h"
 #include "google/protobuf/struct.pb.h"
-#include "google/protobuf/type.pb.h"
-#include "google/protobuf/util/json_util.h"
-#include "google/protobuf/util/type_resolver.h"
-#include "google/protobuf/util/type_resolver_util.h"
-#include "google/protobuf/wrappers.pb.h"
+#include "google/protobuf/util/time_util.h"
 #include "registry/base/utf8.h"
 #include "registry/model/errors.h"
 
@@ -25,11 +26,18 @@ namespace {
 using google::protobuf::Any;
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
+using google::protobuf::Duration;
+using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
+using google::protobuf::ListValue;
 using google::protobuf::Message;
 using google::protobuf::MessageFactory;
 using google::protobuf::Reflection;
-using google::protobuf::util::TypeResolver;
+using google::protobuf::Struct;
+using google::protobuf::Timestamp;
+using google::protobuf::Value;
+using google::protobuf::util::TimeUtil;
+using markup::JsonWriter;
 
 constexpr char kUrlPrefix[] = "type.googleapis.com/";
 // In front of the type of a detail whose bytes are no message of that type.
@@ -57,175 +65,343 @@ bool FindAny(const Descriptor* type, std::set<const Descriptor*>* visited) {
   return false;
 }
 
-// Wraps the bytes of each Any that the conversion would fail on, as DetailResolver has them.
-class Wrapper {
- public:
-  bool MayHoldAny(const Descriptor* type) {
-    const auto [it, is_new] = known_.emplace(type, false);
-    if (is_new) {
-      std::set<const Descriptor*> visited;
-      it->second = FindAny(type, &visited);
-    }
-    return it->second;
-  }
-
-  void Wrap(Message* message) {
-    if (message->GetDescriptor() == Any::descriptor()) return WrapAny(static_cast<Any*>(message));
-    const Reflection* const reflection = message->GetReflection();
-    std::vector<const FieldDescriptor*> fields;
-    reflection->ListFields(*message, &fields);
-    for (const FieldDescriptor* field : fields) {
-      if (field->message_type() == nullptr || !MayHoldAny(field->message_type())) continue;
-      if (!field->is_repeated()) {
-        Wrap(reflection->MutableMessage(message, field));
-        continue;
-      }
-      for (int i = 0; i < reflection->FieldSize(*message, field); ++i) {
-        Wrap(reflection->MutableRepeatedMessage(message, field, i));
-      }
-    }
-  }
-
- private:
-  // Whether the conversion finds a message of its type in it. Details within details are not looked
-  // into, so that no chain of them makes work.
-  bool IsReadable(const Any& any) {
-    const Descriptor* const type = TypeOf(any.type_url());
-    if (type == nullptr || MayHoldAny(type)) return false;
-    const std::unique_ptr<Message> message(
-        MessageFactory::generated_factory()->GetPrototype(type)->New());
-    return message->ParseFromString(any.value());
-  }
-
-  void WrapAny(Any* any) {
-    if (any->type_url().empty()) return any->clear_value();
-    if (IsReadable(*any)) return;
-    google::protobuf::BytesValue bytes;
-    bytes.set_value(any->value());
-    any->set_value(bytes.SerializeAsString());
-    if (TypeOf(any->type_url()) != nullptr) {
-      any->set_type_url(absl::StrCat(kUnreadable, any->type_url()));
-    }
-  }
-
-  std::map<const Descriptor*, bool> known_;
-};
-
-// Knows details by their public names, and any other type as `bytes value = 1`.
-class DetailResolver final : public TypeResolver {
- public:
-  google::protobuf::util::Status ResolveMessageType(const std::string& url,
-                                                    google::protobuf::Type* type) override {
-    if (const Descriptor* const known = TypeOf(url); known != nullptr) {
-      return pool_->ResolveMessageType(absl::StrCat(kUrlPrefix, known->full_name()), type);
-    }
-    type->set_name(url);
-    google::protobuf::Field* const field = type->add_fields();
-    field->set_kind(google::protobuf::Field::TYPE_BYTES);
-    field->set_cardinality(google::protobuf::Field::CARDINALITY_OPTIONAL);
-    field->set_number(1);
-    field->set_name("value");
-    field->set_json_name("value");
-    return {};
-  }
-
-  google::protobuf::util::Status ResolveEnumType(const std::string& url,
-                                                 google::protobuf::Enum* type) override {
-    return pool_->ResolveEnumType(url, type);
-  }
-
- private:
-  const std::unique_ptr<TypeResolver> pool_{
-      google::protobuf::util::NewTypeResolverForDescriptorPool("type.googleapis.com",
-                                                               DescriptorPool::generated_pool())};
-};
-
-// Whether `json` may have a value for a boolean below `type`: a name of one is in it.
-bool NamesBoolean(std::string_view json, const Descriptor& type,
-                  std::set<const Descriptor*>* visited) {
-  if (!visited->insert(&type).second) return false;
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL &&
-        (json.find(field.name()) != std::string_view::npos ||
-         json.find(field.json_name()) != std::string_view::npos)) {
-      return true;
-    }
-    if (field.message_type() != nullptr && NamesBoolean(json, *field.message_type(), visited)) {
-      return true;
-    }
-  }
-  return false;
+// Null where the bytes are no message of their type. Details within details are not looked into, so
+// that no chain of them makes work.
+std::unique_ptr<Message> Opened(const Any& any) {
+  const Descriptor* const type = TypeOf(any.type_url());
+  std::set<const Descriptor*> visited;
+  if (type == nullptr || FindAny(type, &visited)) return nullptr;
+  std::unique_ptr<Message> message(MessageFactory::generated_factory()->GetPrototype(type)->New());
+  if (!message->ParseFromString(any.value())) return nullptr;
+  return message;
 }
 
-// Protobuf takes "yes" and "t" for true. A request that changes something says what it means.
-absl::Status CheckBooleans(const google::protobuf::Struct& given,
-                           const google::protobuf::Descriptor& type, const std::string& path) {
-  using google::protobuf::Value;
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    for (const std::string* name : {&field.json_name(), &field.name()}) {
-      const auto it = given.fields().find(*name);
-      if (it == given.fields().end()) continue;
-      const Value& value = it->second;
-      if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
-        if (value.has_bool_value() || value.has_null_value()) continue;
-        const bool is_short = value.has_string_value() && value.string_value().size() <= 64;
-        return InvalidField(
-            path + *name,
-            absl::StrCat(is_short ? absl::StrCat("\"", value.string_value(), "\"") : "its value",
-                         " is not one of true, false"));
-      }
-      if (field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || !value.has_struct_value()) {
-        continue;
-      }
-      absl::Status status =
-          CheckBooleans(value.struct_value(), *field.message_type(), path + *name + ".");
-      if (!status.ok()) return status;
+// Those that have a JSON form of their own, which is no object of their fields.
+enum class Kind { kFields, kAny, kDuration, kTimestamp, kStruct, kValue, kList };
+
+Kind KindOf(const Descriptor* type) {
+  if (type == Any::descriptor()) return Kind::kAny;
+  if (type == Duration::descriptor()) return Kind::kDuration;
+  if (type == Timestamp::descriptor()) return Kind::kTimestamp;
+  if (type == Struct::descriptor()) return Kind::kStruct;
+  if (type == Value::descriptor()) return Kind::kValue;
+  if (type == ListValue::descriptor()) return Kind::kList;
+  return Kind::kFields;
+}
+
+bool InRange(const Duration& duration) {
+  const int64_t most = TimeUtil::kDurationMaxSeconds;
+  const bool one_sign = (duration.seconds() >= 0 && duration.nanos() >= 0) ||
+                        (duration.seconds() <= 0 && duration.nanos() <= 0);
+  return duration.seconds() >= -most && duration.seconds() <= most && one_sign &&
+         std::abs(int64_t{duration.nanos()}) < 1000000000;
+}
+
+bool InRange(const Timestamp& time) {
+  return time.seconds() >= TimeUtil::kTimestampMinSeconds &&
+         time.seconds() <= TimeUtil::kTimestampMaxSeconds && time.nanos() >= 0 &&
+         time.nanos() < 1000000000;
+}
+
+class Writer {
+ public:
+  void Write(const Message& message) {
+    switch (KindOf(message.GetDescriptor())) {
+      case Kind::kFields:
+        json_.BeginObject();
+        WriteFields(message);
+        json_.EndObject();
+        return;
+      case Kind::kAny:
+        return WriteAny(static_cast<const Any&>(message));
+      case Kind::kDuration:
+        return WriteTime(static_cast<const Duration&>(message));
+      case Kind::kTimestamp:
+        return WriteTime(static_cast<const Timestamp&>(message));
+      case Kind::kStruct:
+        return WriteStruct(static_cast<const Struct&>(message));
+      case Kind::kValue:
+        return WriteValue(static_cast<const Value&>(message));
+      case Kind::kList:
+        return WriteList(static_cast<const ListValue&>(message));
     }
   }
-  return absl::OkStatus();
+
+  // What has no JSON form; empty: nothing.
+  const std::string& error() const { return error_; }
+  std::string Take() && { return std::move(json_).Take(); }
+
+ private:
+  // Of one element of a field; -1: the field is not repeated.
+  static constexpr int kSingle = -1;
+
+  void WriteFields(const Message& message) {
+    const Descriptor& type = *message.GetDescriptor();
+    const Reflection& reflection = *message.GetReflection();
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor& field = *type.field(i);
+      if (field.is_repeated()) {
+        json_.Key(field.json_name());
+        if (field.is_map()) {
+          WriteMap(message, field);
+        } else {
+          json_.BeginArray();
+          const int size = reflection.FieldSize(message, &field);
+          for (int at = 0; at < size; ++at) WriteField(message, field, at);
+          json_.EndArray();
+        }
+      } else if (!field.has_presence() || reflection.HasField(message, &field)) {
+        json_.Key(field.json_name());
+        WriteField(message, field, kSingle);
+      }
+    }
+  }
+
+  // In the order of its keys.
+  void WriteMap(const Message& message, const FieldDescriptor& field) {
+    const Reflection& reflection = *message.GetReflection();
+    const FieldDescriptor& key = *field.message_type()->map_key();
+    const FieldDescriptor& value = *field.message_type()->map_value();
+    std::vector<std::pair<std::string, const Message*>> entries;
+    const int size = reflection.FieldSize(message, &field);
+    entries.reserve(static_cast<size_t>(size));
+    for (int i = 0; i < size; ++i) {
+      const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
+      entries.emplace_back(KeyOf(entry, key), &entry);
+    }
+    std::sort(entries.begin(), entries.end());
+    json_.BeginObject();
+    for (const auto& [name, entry] : entries) {
+      json_.Key(name);
+      WriteField(*entry, value, kSingle);
+    }
+    json_.EndObject();
+  }
+
+  static std::string KeyOf(const Message& entry, const FieldDescriptor& key) {
+    const Reflection& reflection = *entry.GetReflection();
+    switch (key.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_STRING:
+        return reflection.GetString(entry, &key);
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return reflection.GetBool(entry, &key) ? "true" : "false";
+      case FieldDescriptor::CPPTYPE_INT32:
+        return std::to_string(reflection.GetInt32(entry, &key));
+      case FieldDescriptor::CPPTYPE_UINT32:
+        return std::to_string(reflection.GetUInt32(entry, &key));
+      case FieldDescriptor::CPPTYPE_INT64:
+        return std::to_string(reflection.GetInt64(entry, &key));
+      default:
+        return std::to_string(reflection.GetUInt64(entry, &key));
+    }
+  }
+
+  void WriteField(const Message& message, const FieldDescriptor& field, int at) {
+    const Reflection& reflection = *message.GetReflection();
+    const bool single = at == kSingle;
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        return Write(single ? reflection.GetMessage(message, &field)
+                            : reflection.GetRepeatedMessage(message, &field, at));
+      case FieldDescriptor::CPPTYPE_STRING: {
+        std::string scratch;
+        const std::string& text =
+            single ? reflection.GetStringReference(message, &field, &scratch)
+                   : reflection.GetRepeatedStringReference(message, &field, at, &scratch);
+        if (field.type() == FieldDescriptor::TYPE_BYTES) {
+          json_.String(absl::Base64Escape(text));
+        } else {
+          json_.String(text);
+        }
+        return;
+      }
+      case FieldDescriptor::CPPTYPE_BOOL:
+        json_.Bool(single ? reflection.GetBool(message, &field)
+                          : reflection.GetRepeatedBool(message, &field, at));
+        return;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        return WriteEnum(field, single ? reflection.GetEnumValue(message, &field)
+                                       : reflection.GetRepeatedEnumValue(message, &field, at));
+      case FieldDescriptor::CPPTYPE_INT32:
+        json_.Number(single ? reflection.GetInt32(message, &field)
+                            : reflection.GetRepeatedInt32(message, &field, at));
+        return;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        json_.Number(single ? reflection.GetUInt32(message, &field)
+                            : reflection.GetRepeatedUInt32(message, &field, at));
+        return;
+      // A number of JavaScript's does not hold them.
+      case FieldDescriptor::CPPTYPE_INT64:
+        json_.String(std::to_string(single ? reflection.GetInt64(message, &field)
+                                           : reflection.GetRepeatedInt64(message, &field, at)));
+        return;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        json_.String(std::to_string(single ? reflection.GetUInt64(message, &field)
+                                           : reflection.GetRepeatedUInt64(message, &field, at)));
+        return;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return WriteNumber(single ? reflection.GetDouble(message, &field)
+                                  : reflection.GetRepeatedDouble(message, &field, at));
+      case FieldDescriptor::CPPTYPE_FLOAT:
+        return WriteNumber(single ? reflection.GetFloat(message, &field)
+                                  : reflection.GetRepeatedFloat(message, &field, at));
+    }
+  }
+
+  void WriteEnum(const FieldDescriptor& field, int number) {
+    const EnumValueDescriptor* const value = field.enum_type()->FindValueByNumber(number);
+    if (value != nullptr) {
+      json_.String(value->name());
+    } else {
+      json_.Number(number);
+    }
+  }
+
+  // The shortest text that is read as the same number.
+  template <typename Number>
+  void WriteNumber(Number number) {
+    if (number != number) {
+      json_.String("NaN");
+    } else if (number - number != 0) {
+      json_.String(number > 0 ? "Infinity" : "-Infinity");
+    } else {
+      char text[32];
+      json_.Raw(
+          {text, static_cast<size_t>(std::to_chars(text, text + sizeof(text), number).ptr - text)});
+    }
+  }
+
+  template <typename Time>
+  void WriteTime(const Time& time) {
+    if (InRange(time)) {
+      json_.String(TimeUtil::ToString(time));
+      return;
+    }
+    if (error_.empty()) {
+      error_ = absl::StrCat(Time::descriptor()->name(), " of ", time.seconds(), " s and ",
+                            time.nanos(), " ns");
+    }
+    json_.Null();
+  }
+
+  void WriteAny(const Any& any) {
+    json_.BeginObject();
+    if (any.type_url().empty()) {
+      json_.EndObject();
+      return;
+    }
+    const std::unique_ptr<Message> message = Opened(any);
+    if (message == nullptr) {
+      const bool known = TypeOf(any.type_url()) != nullptr;
+      json_.Key("@type").String(absl::StrCat(known ? kUnreadable : "", any.type_url()));
+      json_.Key("value").String(absl::Base64Escape(any.value()));
+    } else {
+      json_.Key("@type").String(any.type_url());
+      if (KindOf(message->GetDescriptor()) == Kind::kFields) {
+        WriteFields(*message);
+      } else {
+        json_.Key("value");
+        Write(*message);
+      }
+    }
+    json_.EndObject();
+  }
+
+  void WriteStruct(const Struct& object) {
+    json_.BeginObject();
+    for (const auto& [name, value] :
+         std::map<std::string, Value>(object.fields().begin(), object.fields().end())) {
+      json_.Key(name);
+      WriteValue(value);
+    }
+    json_.EndObject();
+  }
+
+  void WriteList(const ListValue& list) {
+    json_.BeginArray();
+    for (const Value& value : list.values()) WriteValue(value);
+    json_.EndArray();
+  }
+
+  void WriteValue(const Value& value) {
+    switch (value.kind_case()) {
+      case Value::kStringValue:
+        json_.String(value.string_value());
+        return;
+      case Value::kNumberValue:
+        return WriteNumber(value.number_value());
+      case Value::kBoolValue:
+        json_.Bool(value.bool_value());
+        return;
+      case Value::kStructValue:
+        return WriteStruct(value.struct_value());
+      case Value::kListValue:
+        return WriteList(value.list_value());
+      default:
+        json_.Null();
+    }
+  }
+
+  JsonWriter json_;
+  std::string error_;
+};
+
+// JSON without spaces, on lines of its own for each member and element.
+std::string Indented(std::string_view json) {
+  std::string out;
+  size_t depth = 0;
+  const auto new_line = [&] { out.append("\n").append(depth, ' '); };
+  for (size_t at = 0; at < json.size(); ++at) {
+    const char c = json[at];
+    switch (c) {
+      case '"': {
+        size_t end = at + 1;
+        while (json[end] != '"') end += json[end] == '\\' ? 2 : 1;
+        out.append(json.substr(at, end + 1 - at));
+        at = end;
+        break;
+      }
+      case '{':
+      case '[':
+        out.push_back(c);
+        if (json[at + 1] == '}' || json[at + 1] == ']') {
+          out.push_back(json[++at]);
+          break;
+        }
+        ++depth;
+        new_line();
+        break;
+      case '}':
+      case ']':
+        --depth;
+        new_line();
+        out.push_back(c);
+        break;
+      case ',':
+        out.push_back(c);
+        new_line();
+        break;
+      case ':':
+        out.append(": ");
+        break;
+      default:
+        out.push_back(c);
+    }
+  }
+  return out;
 }
 
 }  // namespace
 
-absl::Status ParseJson(std::string_view json, Message* message) {
-  const google::protobuf::StringPiece text(json.data(), json.size());
-  auto status = google::protobuf::util::JsonStringToMessage(text, message);
-  if (!status.ok()) return InvalidField("body", std::string(status.message()));
-  std::set<const Descriptor*> visited;
-  if (!NamesBoolean(json, *message->GetDescriptor(), &visited)) return absl::OkStatus();
-  google::protobuf::Struct given;
-  status = google::protobuf::util::JsonStringToMessage(text, &given);
-  if (!status.ok()) return InvalidField("body", std::string(status.message()));
-  return CheckBooleans(given, *message->GetDescriptor(), "");
-}
-
 absl::StatusOr<std::string> MessageJson(const Message& message, JsonStyle style) {
-  static auto* const resolver = new DetailResolver;
-  std::string bytes;
-  Wrapper wrapper;
-  if (wrapper.MayHoldAny(message.GetDescriptor())) {
-    const std::unique_ptr<Message> copy(message.New());
-    copy->CopyFrom(message);
-    wrapper.Wrap(copy.get());
-    bytes = copy->SerializeAsString();
-  } else {
-    bytes = message.SerializeAsString();
-  }
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = style == JsonStyle::kPretty;
-  options.always_print_primitive_fields = true;
-  std::string json;
-  const auto status = google::protobuf::util::BinaryToJsonString(
-      resolver, absl::StrCat(kUrlPrefix, message.GetDescriptor()->full_name()), bytes, &json,
-      options);
-  if (!status.ok()) {
+  Writer writer;
+  writer.Write(message);
+  if (!writer.error().empty()) {
     return absl::InternalError(
-        absl::StrCat(message.GetTypeName(), " has no JSON form: ", std::string(status.message())));
+        absl::StrCat(message.GetTypeName(), " has no JSON form: ", writer.error()));
   }
-  while (!json.empty() && json.back() == '\n') json.pop_back();
-  return WithControlsEscaped(std::move(json));
+  const std::string json = WithControlsEscaped(std::move(writer).Take());
+  return style == JsonStyle::kPretty ? Indented(json) : json;
 }
 
 }  // namespace failback

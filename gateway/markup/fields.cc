@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "google/protobuf/util/json_util.h"
+#include "gateway/markup/json_reader.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
 
@@ -16,6 +16,8 @@ namespace failback::markup {
 namespace {
 
 using google::protobuf::Value;
+
+constexpr size_t kMostDepth = 64;
 
 std::string Normalized(std::string_view name) {
   std::string normalized;
@@ -66,14 +68,80 @@ bool IsAbsent(const Value* value) {
          value->kind_case() == Value::KIND_NOT_SET;
 }
 
+class ValueBuilder final : public JsonListener {
+ public:
+  const absl::Status& error() const override { return error_; }
+  Value Take() && { return std::move(root_); }
+
+  bool Scalar(JsonScalar given) override {
+    Value* const value = Next();
+    if (const auto* flag = std::get_if<bool>(&given)) {
+      value->set_bool_value(*flag);
+    } else if (const auto* negative = std::get_if<int64_t>(&given)) {
+      value->set_number_value(static_cast<double>(*negative));
+    } else if (const auto* positive = std::get_if<uint64_t>(&given)) {
+      value->set_number_value(static_cast<double>(*positive));
+    } else if (const auto* number = std::get_if<double>(&given)) {
+      value->set_number_value(*number);
+    } else if (auto* string = std::get_if<std::string>(&given)) {
+      value->set_string_value(std::move(*string));
+    } else {
+      value->set_null_value(google::protobuf::NULL_VALUE);
+    }
+    return true;
+  }
+  bool BeginObject() override {
+    Value* const value = Next();
+    value->mutable_struct_value();
+    return Enter(value);
+  }
+  bool Name(std::string name) override {
+    const auto [it, is_new] =
+        open_.back()->mutable_struct_value()->mutable_fields()->insert({name, Value()});
+    member_ = &it->second;
+    if (!is_new) error_ = InvalidField(Quoted(name), "is there twice");
+    return is_new;
+  }
+  bool EndObject() override { return Leave(); }
+  bool BeginList() override {
+    Value* const value = Next();
+    value->mutable_list_value();
+    return Enter(value);
+  }
+  bool EndList() override { return Leave(); }
+
+ private:
+  // Where the next value goes.
+  Value* Next() {
+    if (open_.empty()) return &root_;
+    if (open_.back()->has_list_value()) return open_.back()->mutable_list_value()->add_values();
+    return member_;
+  }
+  bool Enter(Value* value) {
+    if (open_.size() == kMostDepth) {
+      error_ = InvalidField("body", absl::StrCat("is nested more than ", kMostDepth, " deep"));
+      return false;
+    }
+    open_.push_back(value);
+    return true;
+  }
+  bool Leave() {
+    open_.pop_back();
+    return true;
+  }
+
+  Value root_;
+  std::vector<Value*> open_;
+  Value* member_ = nullptr;  // of the object that is open
+  absl::Status error_;
+};
+
 }  // namespace
 
 absl::StatusOr<Value> ParseJson(std::string_view text) {
-  Value value;
-  const auto status = google::protobuf::util::JsonStringToMessage(
-      google::protobuf::StringPiece(text.data(), text.size()), &value);
-  if (status.ok() && value.kind_case() != Value::KIND_NOT_SET) return value;
-  return InvalidField("body", text.empty() ? "is empty; JSON is expected" : "is no valid JSON");
+  ValueBuilder builder;
+  if (auto status = ReadJson(text, &builder); !status.ok()) return status;
+  return std::move(builder).Take();
 }
 
 std::optional<std::string> ScalarText(const Value& value) {

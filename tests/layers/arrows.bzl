@@ -137,8 +137,12 @@ ARROWS = {
         "registry/model",
         "retry",
     ],
-    "gateway/markup": ["registry/model"],
+    "gateway/markup": [
+        "registry/base",
+        "registry/model",
+    ],
     "gateway/http": [
+        "gateway/markup",
         "proto",
         "registry/base",
         "registry/model",

@@ -37,7 +37,8 @@ FILES = {
 }
 CONFFILES = {"failback-registry": ["/etc/failback/registry.yaml"], "failback-agent": ["/etc/failback/agent.yaml"]}
 # Of what is compiled into the programs by its headers: package, and who is named in debian/copyright.
-HEADERS = {"libcli11-dev": "University of Cincinnati", "libboost1.74-dev": "Boost Software License - Version 1.0"}
+HEADERS = {"libcli11-dev": "University of Cincinnati", "libboost1.74-dev": "Boost Software License - Version 1.0",
+           "nlohmann-json3-dev": "Niels Lohmann"}
 # Some of the packages whose libraries the programs load.
 LOADED = {"libexpat1", "libyaml-0-2", "libgrpc++1.51", "libprotobuf32", "libsqlite3-0", "libssl3"}
 PARTS = ("deb", "tarball", "image", "clients")

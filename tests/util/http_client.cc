@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <utility>
@@ -69,7 +70,9 @@ bool HttpConnection::Fill() {
 
 std::string HttpConnection::ReadUntil(const std::string& end) {
   size_t at;
-  while ((at = buffer_.find(end)) == std::string::npos) {
+  size_t from = 0;
+  while ((at = buffer_.find(end, from)) == std::string::npos) {
+    from = buffer_.size() - std::min(buffer_.size(), end.size());
     if (!Fill()) return std::exchange(buffer_, "");
   }
   const std::string text = buffer_.substr(0, at + end.size());

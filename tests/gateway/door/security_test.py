@@ -124,7 +124,8 @@ class TokensTest(SecurityTest):
             for headers, expected in (({}, 401), (basic("reader"), 403), (basic("other"), 403)):
                 self.assertEqual(self.eureka_call(path, method, None, headers)[0], expected, (method, path, headers))
         self.assertEqual(self.eureka_call(apps + "/e1", "PUT", None, basic("writer"))[0], 200)
-        self.assertEqual(self.eureka_call(apps)[0], 404, "what may not be read is not there")
+        for path in (apps, apps + "/e1", "/eureka/instances/e1", "/eureka/vips/orders"):
+            self.assertEqual(self.eureka_call(path)[0], 401, path)
 
         def listed(token):
             status, text = self.eureka_call("/eureka/apps", headers=basic(token))
@@ -132,7 +133,7 @@ class TokensTest(SecurityTest):
             return [application["name"] for application in json.loads(text)["applications"]["application"]]
         self.until(lambda: listed("reader"), ["ORDERS"])
         self.assertEqual(listed("other"), [])
-        self.assertEqual(self.eureka_call(apps, headers=basic("other"))[0], 404)
+        self.assertEqual(self.eureka_call(apps, headers=basic("other"))[0], 404, "what may not be read is not there")
 
 
 class CertificatesTest(SecurityTest):

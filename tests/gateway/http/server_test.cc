@@ -3,8 +3,10 @@
 
 #include "gateway/http/server.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -168,6 +170,44 @@ TEST_F(ServerTest, StopAnswersThoseWhoWait_EndsStreams_AndNotifiesTheirHandlers)
   EXPECT_TRUE(idle.WaitForClose());
   EXPECT_TRUE(GoneAre(2));
   SendAll("too late");
+}
+
+TEST_F(ServerTest, StopEndsAStreamBehindWhatIsBeingWritten) {
+  Server::Options options;
+  options.max_unread_bytes = 16 << 20;
+  Serve(options);
+  HttpConnection reader(server_->address());
+  ASSERT_TRUE(reader.Send(Get("/stream")));
+  ASSERT_TRUE(HasStream());
+  // More than the kernel's buffers take.
+  const auto chunk = std::make_shared<const std::string>(std::string(16 << 20, 'x'));
+  ASSERT_TRUE(stream()->Write(chunk));
+  std::thread stopping([this] { server_->Stop(); });
+  const std::string rest = reader.ReadUntil("\r\n0\r\n\r\n");
+  EXPECT_GT(rest.size(), chunk->size());
+  EXPECT_EQ(rest.substr(rest.size() - 7), "\r\n0\r\n\r\n");
+  EXPECT_TRUE(reader.WaitForClose());
+  stopping.join();
+}
+
+TEST_F(ServerTest, StopDoesNotWaitForAClientThatReadsNothing) {
+  Server::Options options;
+  options.max_unread_bytes = 16 << 20;
+  Serve(options);
+  HttpConnection reader(server_->address());
+  ASSERT_TRUE(reader.Send(Get("/stream")));
+  ASSERT_TRUE(HasStream());
+  ASSERT_TRUE(stream()->Write(std::make_shared<const std::string>(std::string(16 << 20, 'x'))));
+  std::atomic<bool> stopped{false};
+  std::thread stopping([&] {
+    server_->Stop();
+    stopped = true;
+  });
+  EXPECT_TRUE(Eventually([&] {
+    clock_.Advance(absl::Milliseconds(100));
+    return stopped.load();
+  }));
+  stopping.join();
 }
 
 TEST_F(ServerTest, AnswersAreCountedByTheirClass_AndTimed) {

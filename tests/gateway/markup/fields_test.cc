@@ -4,8 +4,12 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "tests/util/seeded_random.h"
 
 namespace failback::markup {
 namespace {
@@ -87,6 +91,84 @@ TEST_F(FieldsTest, WhatIsNoJson_IsRefused) {
   auto list = ParseJson("[1]");
   ASSERT_TRUE(list.ok());
   EXPECT_EQ(Fields::Of("", *list).status().message(), "body: is a list; an object is expected");
+}
+
+TEST_F(FieldsTest, WhatIsNoJson_SaysWhere) {
+  const auto trailing = ParseJson(R"({"Port": 1,})");
+  EXPECT_THAT(std::string(trailing.status().message()),
+              HasSubstr("body: is no valid JSON: parse error at line 1, column 12"));
+  // Names and texts without quotes of JSON, comments, and more than one value are no JSON.
+  for (const char* const text : {"{Port: 1}", "{'Port': 1}", "{} {}", "// x\n{}", "{\"a\": .5}"}) {
+    EXPECT_FALSE(ParseJson(text).ok()) << text;
+  }
+  EXPECT_EQ(ParseJson("").status().message(), "body: is empty; JSON is expected");
+  EXPECT_EQ(ParseJson(R"({"a": 1, "a": 2})").status().message(), "\"a\": is there twice");
+}
+
+TEST_F(FieldsTest, Nesting_IsBounded) {
+  const auto nested = [](int depth) {
+    return absl::StrCat(std::string(depth, '['), std::string(depth, ']'));
+  };
+  EXPECT_TRUE(ParseJson(nested(64)).ok());
+  EXPECT_EQ(ParseJson(nested(65)).status().message(), "body: is nested more than 64 deep");
+  EXPECT_EQ(ParseJson(std::string(1000000, '[')).status().message(),
+            "body: is nested more than 64 deep");
+}
+
+class RandomValues {
+ public:
+  google::protobuf::Value Make(int depth) {
+    google::protobuf::Value value;
+    switch (random_.Pick(depth > 4 ? 4 : 6)) {
+      case 0:
+        value.set_null_value(google::protobuf::NULL_VALUE);
+        break;
+      case 1:
+        value.set_bool_value(random_.Pick(2) == 0);
+        break;
+      case 2:
+        value.set_number_value(static_cast<double>(random_.engine()() >> random_.Pick(64)) / 16 -
+                               random_.Pick(1000));
+        break;
+      case 3:
+        value.set_string_value(Text());
+        break;
+      case 4:
+        value.mutable_list_value();
+        for (int size = random_.Pick(4); size > 0; --size) {
+          *value.mutable_list_value()->add_values() = Make(depth + 1);
+        }
+        break;
+      default:
+        value.mutable_struct_value();
+        for (int size = random_.Pick(4); size > 0; --size) {
+          (*value.mutable_struct_value()->mutable_fields())[Text()] = Make(depth + 1);
+        }
+    }
+    return value;
+  }
+
+ private:
+  std::string Text() {
+    static const char* const kParts[] = {"a", "\"", "\\", "é", "\n", "\xf0\x9f\x98\x80", "<", "}"};
+    std::string text;
+    for (int size = random_.Pick(6); size > 0; --size) text += kParts[random_.Pick(8)];
+    return text;
+  }
+
+  SeededRandom random_;
+};
+
+TEST_F(FieldsTest, WhatProtobufWrites_IsReadTheSame) {
+  RandomValues random;
+  for (int i = 0; i < 3000; ++i) {
+    const google::protobuf::Value value = random.Make(0);
+    std::string json;
+    ASSERT_TRUE(google::protobuf::util::MessageToJsonString(value, &json).ok());
+    const auto read = ParseJson(json);
+    ASSERT_TRUE(read.ok()) << read.status() << "\n" << json;
+    ASSERT_TRUE(google::protobuf::util::MessageDifferencer::Equals(value, *read)) << json;
+  }
 }
 
 }  // namespace
