@@ -24,9 +24,9 @@ constexpr char kLeftThere[] =
     "registry held when it was asked, and which is left there: state it again, retry it to go on "
     "with it, unregister it, or cancel it to leave it as it is";
 constexpr char kNotThere[] =
-    "the journal was put back to an earlier moment, and the registry does not hold this instance: "
-    "it may have been unregistered since. State it again or retry it to register it as the journal "
-    "has it, or cancel it";
+    "the journal was put back to an earlier moment, and the registry holds no such instance of this "
+    "agent: it may have been unregistered since, or another agent has it. State it again or retry "
+    "it to register it as the journal has it, or cancel it";
 constexpr char kLostWithSession[] =
     "the journal was put back to an earlier moment and does not know this instance, and the "
     "registry does not hold it any more: the session that it was in has ended. State it again or "
@@ -104,9 +104,14 @@ void Machine::OnPage(std::unique_ptr<Audit> audit, const failback::Answer& answe
 
 void Machine::Repair(const Audit& audit) {
   int64_t missing = 0, different = 0, extra = 0;
-  std::vector<RecordPtr> gone;
+  std::vector<RecordPtr> gone, held;
   for (const auto& [key, record] : records_) {
     if (IsGone(audit, record.get())) gone.push_back(record);
+    // The registry has it after all: it was put back, too.
+    if (record->doubt == Doubt::kOfJournal && record->stage == Stage::kParked &&
+        record->touched < audit.serial && audit.listed.count(record->key) > 0) {
+      held.push_back(record);
+    }
     switch (RepairOne(audit, record)) {
       case Found::kAsItIs:
         break;
@@ -121,14 +126,8 @@ void Machine::Repair(const Audit& audit) {
         break;
     }
   }
-  for (const RecordPtr& record : gone) {
-    if (record->doubt == Doubt::kOfRegistry && !record->persistent &&
-        record->kept_session != seen_session_serial_) {
-      LostWithSession(record);
-    } else {
-      Erase(record, absl::OkStatus());
-    }
-  }
+  for (const RecordPtr& record : gone) NoteGone(record);
+  for (const RecordPtr& record : held) SettleOne(audit, record);
   for (const auto& [key, listed] : audit.listed) {
     if (records_.Find(key) != nullptr || ask_) continue;
     ++extra;
@@ -149,9 +148,26 @@ void Machine::Repair(const Audit& audit) {
 bool Machine::IsGone(const Audit& audit, Record* record) const {
   const bool kept = record->doubt == Doubt::kOfRegistry;
   if (!kept && record->stage != Stage::kGivenUp) return false;
-  const bool listed = audit.listed.find(record->key) != audit.listed.end();
-  if (kept && listed) record->kept_session = audit.session;
-  return !listed && !audit.part && record->in_flight == 0 && record->touched < audit.serial;
+  const auto it = audit.listed.find(record->key);
+  if (it != audit.listed.end()) {
+    record->SetHeld(audit.session, it->second.persistent);
+    record->kept_session = audit.session;
+    record->missed_nanos = 0;
+    return false;
+  }
+  return !audit.part && record->in_flight == 0 && record->touched < audit.serial;
+}
+
+// What a hand has removed is forgotten. What has gone with this agent's session is not; and that a
+// session has ended, which a list does not say, the next renewal shows.
+void Machine::NoteGone(const RecordPtr& record) {
+  const bool by_hand = record->doubt != Doubt::kOfRegistry || record->persistent;
+  if (!by_hand && record->kept_session != seen_session_serial_) return LostWithSession(record);
+  if (by_hand ||
+      (record->missed_nanos != 0 && upstream_.confirmed_nanos() > record->missed_nanos)) {
+    return Erase(record, absl::OkStatus());
+  }
+  if (record->missed_nanos == 0) record->missed_nanos = now_.nanos;
 }
 
 Machine::Found Machine::RepairOne(const Audit& audit, const RecordPtr& record) {
@@ -273,6 +289,7 @@ void Machine::LeaveThere(const Audit& audit, const Audit::Listed& listed, const 
   record->generation = std::min(listed.generation, last_generation_);
   record->touched = audit_serial_;
   record->kept_session = audit.session;
+  record->missed_nanos = 0;
   record->SetHeld(audit.session, listed.persistent);
   Persist(record);
   AttemptFailed(record, absl::FailedPreconditionError(kLeftThere), NextStep::kPark,

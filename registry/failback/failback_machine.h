@@ -360,6 +360,7 @@ class Machine {
   Found RepairOne(const Audit& audit, const RecordPtr& record);
   // What was cancelled, or is not known here, is kept for as long as the registry holds the key.
   bool IsGone(const Audit& audit, Record* record) const;
+  void NoteGone(const RecordPtr& record);
   // After a journal was put back: asks the registry what this incarnation has there.
   void AskAboutDoubted();
   void AskAgainLater();

@@ -122,8 +122,10 @@ struct Record : StageLink, std::enable_shared_from_this<Record> {
   // In the journal, 0: not; and the write that has yet to become durable, 0: none.
   int64_t row = 0;
   uint64_t unwritten = 0;
-  // The session in which the registry was seen to hold what is in doubt and not in the journal.
+  // Of what is in doubt and not in the journal: the session in which the registry was seen to hold
+  // it, and since when it has been seen not to; 0: it holds it.
   uint64_t kept_session = 0;
+  int64_t missed_nanos = 0;
   // Attempts since it is superseded.
   int superseded_times = 0;
   // The session in which the registry may have an instance of ours under the key; 0: in one of an

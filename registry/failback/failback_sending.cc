@@ -271,8 +271,9 @@ void Machine::Acknowledged(const RecordPtr& record) {
   Resolve(record, absl::OkStatus());
   if (record->present) return;
   Forget(record.get());
-  // A late call can only come from an owner that numbers its intents.
-  if (record->watch != nullptr || record->owner_generation == 0) {
+  // A late call can only come from an owner that numbers its intents; and a list that was asked for
+  // before may still have it.
+  if (record->watch != nullptr || (record->owner_generation == 0 && !asking_)) {
     Erase(record, absl::OkStatus());
   }
 }

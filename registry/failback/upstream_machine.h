@@ -174,6 +174,8 @@ class UpstreamMachine {
   Lapse lapse(Now now) const;
   OpenSessionRequest OpenRequest() const;
   uint64_t process() const { return options_.process; }
+  // When the last of its calls that succeeded was made: the session was alive then.
+  int64_t confirmed_nanos() const { return confirmed_nanos_; }
 
  private:
   // The next call, if none is in flight.

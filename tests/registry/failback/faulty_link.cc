@@ -290,7 +290,16 @@ void FaultyLink::Unsubscribe(const UnsubscribeRequest& request,
   Carry(&Registry::Unsubscribe, request, {}, std::move(done));
 }
 void FaultyLink::List(const ListRequest& request, Callback<ListResponse> done) {
-  Carry(&Registry::List, request, {}, std::move(done));
+  Callback<ListResponse> answer = std::move(done);
+  if (shared_->world->lists_late > absl::ZeroDuration()) {
+    auto late = std::make_shared<Callback<ListResponse>>(std::move(answer));
+    answer = [shared = shared_, late](absl::StatusOr<ListResponse> response) {
+      shared->After(shared->world->lists_late, [shared, late, response = std::move(response)] {
+        if (!shared->destroyed) std::move (*late)(response);
+      });
+    };
+  }
+  Carry(&Registry::List, request, {}, std::move(answer));
 }
 
 }  // namespace failback

@@ -31,6 +31,8 @@ struct LinkWorld {
   // Calls answer at most this late; what they do may happen later.
   absl::Duration deadline = absl::Seconds(5);
   absl::Duration latest_application = absl::Seconds(20);
+  // A List is answered so late, with what there was.
+  absl::Duration lists_late;
 
   // Hears of each call, for people.
   std::function<void(const std::string&)> trace;

@@ -22,6 +22,7 @@ namespace failback {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Pair;
@@ -114,6 +115,21 @@ class JournalPutBackTest : public ::testing::Test {
     store_->Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
       ASSERT_TRUE(response.ok()) << response.status();
       EXPECT_EQ(response->results(0).status().code(), 0) << response->ShortDebugString();
+    });
+  }
+
+  void EndSessionAtTheRegistry() {
+    OpenSessionRequest open;
+    open.set_incarnation(registry_->incarnation());
+    open.mutable_ttl()->set_seconds(10);
+    CloseSessionRequest close;
+    store_->OpenSession(open, [&](const absl::StatusOr<OpenSessionResponse>& opened) {
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      EXPECT_TRUE(opened->resumed());
+      close.set_session_id(opened->session_id());
+    });
+    store_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>& closed) {
+      EXPECT_TRUE(closed.ok()) << closed.status();
     });
   }
 
@@ -251,7 +267,8 @@ TEST_F(JournalPutBackTest, WhatGoesWithTheAgentsOwnSessionIsShownAndSaidToBeGone
     EXPECT_THAT(Held(), ElementsAre()) << "a reconnect sends nothing that is in doubt";
     EXPECT_THAT(Parked(), ElementsAre("cancelled", "retried")) << "in life " << life;
     for (const auto& operation : registry_->Pending()) {
-      EXPECT_THAT(operation.last_status().message(), HasSubstr("the registry does not hold"));
+      EXPECT_THAT(operation.last_status().message(),
+                  HasSubstr(life == 0 ? "does not hold it any more" : "holds no such instance"));
     }
     if (life > 0) break;
     Kill();
@@ -266,6 +283,85 @@ TEST_F(JournalPutBackTest, WhatGoesWithTheAgentsOwnSessionIsShownAndSaidToBeGone
   Start();
   EXPECT_THAT(Parked(), ElementsAre());
   EXPECT_THAT(Held(), ElementsAre(Pair("retried", 8080)));
+}
+
+// A comparison may come before the agent has learned that its session is over: that the instance is
+// not there does not say that a hand has removed it.
+TEST_F(JournalPutBackTest, WhatIsMissedBeforeTheSessionsEndIsKnownIsNotForgotten) {
+  options_.anti_entropy_interval = absl::Milliseconds(500);
+  options_.random = [] { return 0.5; };
+  std::vector<std::string> ids;
+  for (int offset_ms = 0; offset_ms < 4000; offset_ms += 300) {
+    SCOPED_TRACE(offset_ms);
+    ids.push_back(absl::StrCat("later-", 10000 + offset_ms));
+    PutBackBefore({ids.back()});
+    ASSERT_THAT(Parked(), ElementsAreArray(ids));
+    ASSERT_THAT(Held(), ElementsAre(Pair(ids.back(), 8080)));
+    // The first comparison waits for a predecessor's clients, a TTL long.
+    Advance(absl::Seconds(15) + absl::Milliseconds(offset_ms));
+    EndSessionAtTheRegistry();
+    ASSERT_THAT(Held(), ElementsAre());
+    Advance(absl::Seconds(10));
+    ASSERT_THAT(Parked(), ElementsAreArray(ids));
+    EXPECT_THAT(registry_->Pending().back().last_status().message(),
+                HasSubstr("the session that it was in has ended"));
+  }
+}
+
+// An unregister of the journal's is carried out while the registry is asked, whose answer still has
+// the instance.
+TEST_F(JournalPutBackTest, WhatIsUnregisteredWhileTheRegistryIsAskedIsNotTakenForUnknown) {
+  Register("doubted");
+  Kill();
+  Save();
+  Start();
+  Unregister("doubted");
+  Register("owed");
+  Register("since");
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(Parked(), ElementsAre("doubted", "owed", "since"));
+  Register("owed", 2);
+  Register("since", 2);
+  EXPECT_THAT(Parked(), ElementsAre("doubted"));
+  world_.down = true;
+  Advance(absl::Seconds(2));
+  registry_->Unregister(MakeUnregister("owed"), [](const absl::StatusOr<UnregisterResponse>&) {});
+  Kill();
+  world_.down = false;
+  world_.lists_late = absl::Seconds(3);
+  Start();
+  Unregister("since");
+  ASSERT_THAT(Held(), ElementsAre()) << "both have arrived";
+  Advance(absl::Seconds(5));
+  EXPECT_THAT(Parked(), ElementsAre("doubted"));
+  Advance(absl::Minutes(3));
+  EXPECT_THAT(Parked(), ElementsAre("doubted"));
+  EXPECT_THAT(Held(), ElementsAre());
+}
+
+// The registry was put back, too: what it has again is in no doubt, in this life as in the next.
+TEST_F(JournalPutBackTest, WhatTheRegistryHasAgainGoesOn) {
+  Register("again");
+  Kill();
+  Save();
+  Start();
+  Unregister("again");
+  Kill();
+  PutBack();
+  Start();
+  Advance(absl::Seconds(5));
+  ASSERT_THAT(Parked(), ElementsAre("again"));
+  EXPECT_THAT(registry_->Pending()[0].last_status().message(),
+              HasSubstr("the registry holds no such instance of this agent"));
+  incarnation_ = registry_->incarnation();
+  StateAtTheRegistry("again", 8080, 100);
+  Advance(absl::Minutes(3));
+  EXPECT_THAT(Parked(), ElementsAre());
+  EXPECT_THAT(Held(), ElementsAre(Pair("again", 8080)));
+  EXPECT_EQ(registry_->UpstreamStatus().desired(), 1);
 }
 
 // However far the life that is not in the journal has counted.
