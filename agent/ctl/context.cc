@@ -40,8 +40,8 @@ std::string Advice(const absl::Status& status) {
     case registry::v1::ERROR_REASON_ACCESS_DENIED:
       return "the server's policy file says who may";
     case registry::v1::ERROR_REASON_SUPERSEDED:
-      return "`failbackctl describe` at the registry shows who has it; an agent tries on, and gets "
-             "it when that one has gone";
+      return "`failbackctl describe` at the registry shows who has it. An agent tries to register "
+             "on, and gets it when that one has gone; an unregister is over";
     case registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE:
       return "`failbackctl status` there says what does not answer";
     default:

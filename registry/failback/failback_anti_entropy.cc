@@ -24,7 +24,8 @@ constexpr char kLeftThere[] =
     "registry held when it was asked, and which is left there: state it again, retry it to go on "
     "with it, unregister it, or cancel it to leave it as it is";
 constexpr char kNotThere[] =
-    "the journal was put back to an earlier moment, and the registry holds no such instance of this "
+    "the journal was put back to an earlier moment, and the registry holds no such instance of "
+    "this "
     "agent: it may have been unregistered since, or another agent has it. State it again or retry "
     "it to register it as the journal has it, or cancel it";
 constexpr char kLostWithSession[] =

@@ -140,8 +140,10 @@ ChangeLog::Entry State::Transaction::ChangeOf(const RecordVersion& before,
       entry.lease_end = before.owner->session->lease_end;
       if (before.owner->totals != nullptr) entry.revoked = before.owner->totals->revoked;
     }
-    const bool by_owner = ended || after.fence.generation != before.fence.generation;
-    entry.rank = by_owner && before.owner != nullptr ? before.owner->rank : 0;
+    // Whoever unregisters is the one that the fence is of; a detached call leaves that as it is.
+    const bool fenced =
+        after.fence.rank != before.fence.rank || after.fence.generation != before.fence.generation;
+    entry.rank = ended ? before.owner->rank : fenced ? after.fence.rank : 0;
   } else if (before.offline != after.offline) {
     entry.kind = after.offline ? Kind::kOffline : Kind::kOnline;
     entry.mark = after.offline;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "registry/model/errors.h"
@@ -66,6 +67,26 @@ class OfflineTest : public ::testing::Test {
   const TempDir dir_;
   StoreHarness store_{On(dir_.File("registry.db"))};
 };
+
+// Not the one whose instance it was: that is another host.
+TEST_F(OfflineTest, TheHistoryNamesWhoUnregistered) {
+  const std::string earlier = store_.Session("a");
+  const std::string later = store_.Session("b");
+  ASSERT_TRUE(store_.Register(earlier, MakeInstance("orders", "1"), 1).ok());
+  UnregisterRequest request;
+  request.set_session_id(later);
+  *request.add_deregistrations()->mutable_key() = MakeInstance("orders", "1").key();
+  request.mutable_deregistrations(0)->set_generation(1);
+  ASSERT_TRUE(CallAndWait(*store_, &Registry::Unregister, request).ok());
+  const auto description = store_->Describe(MakeInstance("orders", "1").key());
+  ASSERT_TRUE(description.ok()) << description.status();
+  std::vector<std::string> history;
+  for (const auto& change : description->history()) {
+    history.push_back(absl::StrCat(admin::v1::ChangeKind_Name(change.kind()), " by ", change.by()));
+  }
+  EXPECT_THAT(history, ElementsAre("CHANGE_KIND_UNREGISTERED by client of b",
+                                   "CHANGE_KIND_REGISTERED by client of a"));
+}
 
 TEST_F(OfflineTest, IsToldInOneRevisionAndLeavesWhatTheOwnerSaid) {
   const std::string session = store_.Session("a");
