@@ -37,13 +37,16 @@ void Story::StartRegistry(int index) {
   registry_since_ = started_ = world_.now();
   NoteOutage();
   // What was acknowledged may be back; an answer may have come since the restore.
-  if (std::exchange(restored_, false)) {
+  const bool restored = std::exchange(restored_, false);
+  if (restored) {
     restored_at_ = world_.now();
     ForgetAcks(-1);
   }
   registry.Start();
   for (const auto& [of, wish] : wishes_.all) {
-    if (truth_.Find(of.second) == nullptr) ExcuseWhatWasPutBack(of.second);
+    // What it has again, and a journal that was put back as well does not know, waits, too.
+    const bool there = truth_.Find(of.second) != nullptr;
+    if (!there || (restored && !wish.present)) ExcuseWhatWasPutBack(of.second);
   }
 }
 
