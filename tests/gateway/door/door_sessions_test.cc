@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "registry/model/errors.h"
 #include "registry/store/store_registry.h"
 #include "retry/simulated_clock.h"
+#include "tests/registry/failback/faulty_link.h"
 #include "tests/util/instances.h"
 #include "tests/util/timers.h"
 
@@ -21,6 +23,8 @@ namespace {
 
 using registry::v1::ERROR_REASON_NOT_FOUND;
 using registry::v1::ERROR_REASON_SUPERSEDED;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Answer = absl::StatusOr<LiveInstance>;
 
@@ -184,6 +188,60 @@ TEST_F(DoorSessionsTest, WhatIsWrongIsNamedAndLeavesNothing) {
   EXPECT_FALSE(Remove(std::string(1000, 'x')).ok());
   EXPECT_EQ(store_->Stats().sessions, 0);
   EXPECT_EQ(sessions_->live(), 0);
+}
+
+// Over a link that takes its time, so that writes of one key meet.
+class DoorTurnsTest : public DoorSessionsTest {
+ protected:
+  DoorTurnsTest() {
+    world_.target = [this] { return store_.get(); };
+    world_.timer = timer_.get();
+    world_.random = &random_;
+    world_.max_calls_in_flight = 1000;
+    sessions_ = std::make_unique<DoorSessions>(&link_, nullptr,
+                                               DoorSessions::Options{timer_.get(), "http"});
+  }
+
+  // What is said of the answer: its order among all.
+  Callback<LiveInstance> Noting(const std::string& what) {
+    return [this, what](const Answer& answer) {
+      answers_.push_back(what + (answer.ok() ? "" : ": " + std::string(answer.status().message())));
+    };
+  }
+
+  LinkWorld world_;
+  std::mt19937 random_{1};
+  FaultyLink link_{&world_};
+  std::vector<std::string> answers_;
+};
+
+TEST_F(DoorTurnsTest, WritesOfAKeyTakeTurns) {
+  for (int round = 0; round < 20; ++round) {
+    answers_.clear();
+    const InstanceKey key = MakeInstance("1").key();
+    sessions_->Put(Identity(), {MakeInstance("1", 80), absl::Seconds(30)}, Noting("put"));
+    sessions_->Remove(Identity(), key, registry::v1::INTENT_STATE_UNSPECIFIED, Noting("remove"));
+    sessions_->Put(Identity(), {MakeInstance("1", 81), absl::Seconds(30)}, Noting("again"));
+    sessions_->Renew(Identity(), key, absl::ZeroDuration(), Noting("renew"));
+    clock_.Advance(absl::Seconds(2));
+    EXPECT_THAT(answers_, ElementsAre("put", "remove", "again", "renew"));
+    EXPECT_EQ(world_.violation, "");
+    ASSERT_EQ(Listed().size(), 1u) << "the remove has not taken the later put along";
+    EXPECT_EQ(Listed()[0].instance().port(), 81u);
+    EXPECT_EQ(sessions_->live(), 1);
+  }
+}
+
+TEST_F(DoorTurnsTest, WhoWaitsForAKeyIsBounded) {
+  for (size_t i = 0; i < DoorSessions::kMostWaiting + 2; ++i) {
+    sessions_->Put(Identity(), {MakeInstance("1", 80), absl::ZeroDuration()}, Noting("put"));
+  }
+  ASSERT_THAT(answers_, ElementsAre(HasSubstr("writes of this instance wait already")));
+  sessions_->Put(Identity(), {MakeInstance("2", 80), absl::ZeroDuration()}, Noting("other"));
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(answers_.size(), DoorSessions::kMostWaiting + 3);
+  EXPECT_THAT(answers_, Contains("other"));
+  EXPECT_EQ(Listed().size(), 2u);
 }
 
 TEST(DoorIncarnationTest, IsTheDoorAndTheKeyAndNeverTooLong) {

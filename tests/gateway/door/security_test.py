@@ -91,6 +91,11 @@ class TokensTest(SecurityTest):
         self.assertEqual(self.consul_call("/v1/agent/service/deregister/p1", "PUT", None, consul_token("other"))[0], 200)
         self.until(lambda: self.consul_call("/v1/catalog/services", headers=consul_token("other")), (200, "{}"))
         self.assertEqual(self.consul_call("/v1/agent/check/pass/service:o1", "PUT", None, consul_token("writer"))[0], 200)
+        # Consul's clients may change with a GET, which a page of another site can make a browser send.
+        for method in ("GET", "PUT"):
+            self.assertEqual(self.consul_call("/v1/agent/service/deregister/o1", method, None, {
+                **consul_token("writer"), "Sec-Fetch-Site": "cross-site"})[0], 403, method)
+        self.assertEqual(self.ids(), ["o1"])
         # Reads.
         health = "/v1/health/service/orders"
         self.assertEqual(self.consul_call(health)[0], 403)
