@@ -110,7 +110,7 @@ void GuardAdmin(const std::vector<std::string>& hosts, const std::string& token_
 }
 
 http::Response AdminError(const absl::Status& status) {
-  return AdminError(http::HttpStatusOf(status.code()), status);
+  return AdminError(http::HttpStatusOf(status), status);
 }
 
 http::Response AdminError(int http_status, const absl::Status& status) {

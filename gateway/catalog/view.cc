@@ -6,16 +6,24 @@
 
 namespace failback::catalog {
 
+namespace {
+
+absl::Status Unavailable(const char* what) {
+  return WithRetryDelay(Refusal(registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE, what),
+                        absl::Seconds(1));
+}
+
+}  // namespace
+
 absl::Status WhyUnknown(Knowledge knowledge, bool last) {
   switch (knowledge) {
     case Knowledge::kPending:
-      return last ? absl::UnavailableError("the registry has not answered yet") : absl::OkStatus();
+      return last ? Unavailable("the registry has not answered yet") : absl::OkStatus();
     case Knowledge::kUnavailable:
-      return absl::UnavailableError(
-          "the registry cannot be reached, and nothing is known from before");
+      return Unavailable("the registry cannot be reached, and nothing is known from before");
     case Knowledge::kDenied:
-      return Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
-                     "the registry does not let this daemon read that");
+      // 403 would be about the caller.
+      return Unavailable("the registry does not let this daemon read that");
     case Knowledge::kTooMany:
       return Refusal(registry::v1::ERROR_REASON_LIMIT_REACHED,
                      "this daemon follows as many services as it may");

@@ -274,6 +274,11 @@ void AgentServices::Replace(const Identity& caller, const ServicePtr& service, D
     } else {
       // What has the id goes, as who registered it: the caller has to be allowed to do that.
       refused = MayChange(caller, *present);
+      if (!refused.ok()) {
+        refused = Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
+                          absl::StrCat("ID: ", Quoted(service->definition.id),
+                                       " is a service's that this caller may not change"));
+      }
     }
     if (refused.ok()) {
       service->renewed_nanos = options_.timer->clock()->NowNanos();
@@ -418,11 +423,11 @@ void AgentServices::ReportCheck(const Identity& caller, const std::string& id, C
   {
     MutexLock lock(&mu_);
     service = FindCheck(id, &place);
-    if (service == nullptr) {
-      bad = UnknownCheck(id);
-    } else if (service->checks[place].state.definition.kind != Kind::kTtl) {
+    bad = Hidden(caller, service.get(), UnknownCheck(id));
+    if (bad.ok() && service->checks[place].state.definition.kind != Kind::kTtl) {
       bad = InvalidField("CheckID", absl::StrCat(Quoted(id), " is no TTL check"));
-    } else if (bad = MayChange(caller, *service); bad.ok()) {
+    }
+    if (bad.ok()) {
       changed = Note(status, output, &service->checks[place], service.get());
       changed = HasLapsed(*service) || changed;
       key = service->key;
@@ -463,7 +468,7 @@ void AgentServices::SetMaintenance(const Identity& caller, const std::string& id
   {
     MutexLock lock(&mu_);
     service = Find(id);
-    bad = service == nullptr ? UnknownService(id) : MayChange(caller, *service);
+    bad = Hidden(caller, service.get(), UnknownService(id));
     if (bad.ok()) {
       service->maintenance = enable;
       service->reason = enable ? reason.substr(0, kMaxOutput) : "";
@@ -482,13 +487,14 @@ void AgentServices::RegisterCheck(const Identity& caller, const CheckDefinition&
     size_t place = 0;
     const ServicePtr owner = FindCheck(check.id, &place);
     const ServicePtr present = Find(check.service_id);
-    if (present == nullptr) {
-      bad = UnknownService(check.service_id);
+    bad = Hidden(caller, present.get(), UnknownService(check.service_id));
+    if (!bad.ok()) {
+      // As it is.
     } else if (owner != nullptr && owner != present) {
       bad = InvalidField("ID", absl::StrCat(Quoted(check.id), " is a check of another service"));
     } else if (owner == nullptr && present->checks.size() >= kMaxChecks) {
       bad = InvalidField("ServiceID", absl::StrCat("it has ", kMaxChecks, " checks already"));
-    } else if (bad = MayChange(caller, *present); bad.ok()) {
+    } else {
       service = CopyOf(*present);
       const Check added = {{check, check.status, ""}, nullptr};
       if (owner == nullptr) {
@@ -509,7 +515,7 @@ void AgentServices::DeregisterCheck(const Identity& caller, const std::string& i
     MutexLock lock(&mu_);
     size_t place = 0;
     const ServicePtr present = FindCheck(id, &place);
-    bad = present == nullptr ? UnknownCheck(id) : MayChange(caller, *present);
+    bad = Hidden(caller, present.get(), UnknownCheck(id));
     if (bad.ok()) {
       service = CopyOf(*present);
       service->checks.erase(service->checks.begin() + static_cast<int64_t>(place));
@@ -537,7 +543,13 @@ void AgentServices::Remove(const Identity& caller, const ServicePtr& service, Do
                           });
 }
 
-void AgentServices::Deregister(const Identity& caller, const std::string& id, Done done) {
+void AgentServices::Deregister(const Identity& caller, const std::string& id, Done answer) {
+  Done done = [id, answer = std::move(answer)](absl::Status gone) mutable {
+    // One that another client has is none of this one's: done.
+    if (ReasonOf(gone) == registry::v1::ERROR_REASON_SUPERSEDED) gone = absl::OkStatus();
+    const bool denied = absl::IsPermissionDenied(gone) || absl::IsUnauthenticated(gone);
+    std::move(answer)(denied ? UnknownService(id) : std::move(gone));
+  };
   ServicePtr service;
   {
     MutexLock lock(&mu_);

@@ -178,6 +178,11 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
     return options_.may_change == nullptr ? absl::OkStatus()
                                           : options_.may_change(caller, service.key);
   }
+  // `unknown` where it is null, and for who may not change it: whether it is here is not for them to
+  // learn.
+  absl::Status Hidden(const Identity& caller, const Service* service, absl::Status unknown) const {
+    return service != nullptr && MayChange(caller, *service).ok() ? absl::OkStatus() : unknown;
+  }
   // The same registration with other checks.
   static ServicePtr CopyOf(const Service& service);
   void Remove(const Identity& caller, const ServicePtr& service, Done done);

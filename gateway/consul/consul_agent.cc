@@ -36,14 +36,6 @@ absl::Status CheckParameters(const Request& request, const std::vector<std::stri
   return absl::OkStatus();
 }
 
-// A page of another site can make a browser send a GET, and must not change anything by it.
-absl::Status CheckSite(const Request& request) {
-  const std::string_view site = request.Header("Sec-Fetch-Site");
-  if (site.empty() || site == "same-origin" || site == "none") return absl::OkStatus();
-  return Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
-                 "the request comes from a page of another site");
-}
-
 // As in a path: "pass", "warn", "fail".
 CheckStatus StatusInPath(const std::string& verb) {
   return ParseStatus(verb).value_or(CheckStatus::kCritical);
@@ -56,7 +48,11 @@ void ConsulDoor::AddChange(const Add& add, const char* pattern, std::vector<std:
   const http::Handler handler = [self = shared_from_this(), parameters = std::move(parameters),
                                  change = std::move(change)](const Request& request,
                                                              Responder responder) {
-    if (absl::Status site = CheckSite(request); !site.ok()) return responder.Send(Error(site));
+    // It can make a browser send a GET, too.
+    if (request.from_another_site) {
+      return responder.Send(Error(Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
+                                          "the request comes from a page of another site")));
+    }
     if (self->options_.services == nullptr) {
       return responder.Send(
           Error(501, absl::UnimplementedError(

@@ -46,7 +46,7 @@ Response ConsulDoor::Error(int http_status, const absl::Status& status) {
 }
 
 Response ConsulDoor::Error(const absl::Status& status) {
-  return Error(http::HttpStatusOf(status.code()), status);
+  return Error(http::HttpStatusOf(status), status);
 }
 
 std::optional<Response> ConsulDoor::RefuseUnsupported(const Request& request) {

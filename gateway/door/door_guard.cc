@@ -61,10 +61,11 @@ class Guard {
     const bool allowed = !origin.empty() && std::find(guard_.origins.begin(), guard_.origins.end(),
                                                       origin) != guard_.origins.end();
     if (allowed && request->method == "OPTIONS") return Preflight(origin);
+    request->from_another_site =
+        !allowed && http::IsFromAnotherSite(origin, request->Header("Sec-Fetch-Site"), own);
     if (allowed) {
       AllowOrigin(origin, request);
-    } else if (request->method != "GET" &&
-               http::IsFromAnotherSite(origin, request->Header("Sec-Fetch-Site"), own)) {
+    } else if (request->method != "GET" && request->from_another_site) {
       return error_(403, Refusal(registry::v1::ERROR_REASON_ACCESS_DENIED,
                                  "Origin: the request comes from a page of another site, which is "
                                  "none of http.origins"));

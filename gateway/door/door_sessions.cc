@@ -246,6 +246,8 @@ void DoorSessions::Core::Renew(const Identity& caller, InstanceKey key, absl::Du
   if (auto status = ValidateKey(FieldPath("key"), key); !status.ok())
     return std::move(done)(status);
   if (ttl < absl::ZeroDuration()) return std::move(done)(InvalidField("ttl", "is not positive"));
+  // Whether it is there is not for a caller who may not register it to learn.
+  if (auto may = MayRegister(caller, key); !may.ok()) return std::move(done)(std::move(may));
   const std::string canonical = CanonicalKey(key);
   Enter(canonical, std::move(done),
         [self = shared_from_this(), caller, key, canonical,

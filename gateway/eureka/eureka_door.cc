@@ -84,7 +84,7 @@ Response EurekaDoor::Error(int http_status, const absl::Status& status) {
 }
 
 Response EurekaDoor::Error(const absl::Status& status) {
-  return Error(http::HttpStatusOf(status.code()), status);
+  return Error(http::HttpStatusOf(status), status);
 }
 
 EurekaDoor::Readable EurekaDoor::ReadableBy(const Identity& caller) const {
@@ -290,7 +290,10 @@ void EurekaDoor::Cancel(const Request& request, Responder responder) {
   options_.writer->Remove(
       request.caller, KeyOf(request), registry::v1::INTENT_STATE_UNSPECIFIED,
       [responder = std::move(responder)](absl::StatusOr<LiveInstance> live) mutable {
-        responder.Send(live.ok() ? Empty(200) : Error(live.status()));
+        // One that another client has is none of this one's: done.
+        const bool superseded =
+            ReasonOf(live.status()) == registry::v1::ERROR_REASON_SUPERSEDED;
+        responder.Send(live.ok() || superseded ? Empty(200) : Error(live.status()));
       });
 }
 

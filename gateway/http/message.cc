@@ -48,8 +48,19 @@ Response Response::Text(std::string body) {
   return response;
 }
 
-int HttpStatusOf(absl::StatusCode code) {
-  switch (code) {
+int HttpStatusOf(const absl::Status& status) {
+  switch (ReasonOf(status)) {
+    case registry::v1::ERROR_REASON_SUPERSEDED:
+    case registry::v1::ERROR_REASON_SESSION_UNKNOWN:
+      return 409;
+    case registry::v1::ERROR_REASON_TOO_LARGE:
+      return 413;
+    case registry::v1::ERROR_REASON_DRAINING:
+      return 503;
+    default:
+      break;
+  }
+  switch (status.code()) {
     case absl::StatusCode::kOk:
       return 200;
     case absl::StatusCode::kInvalidArgument:

@@ -45,6 +45,9 @@ struct Request {
   Identity caller;
   // The client's address, without port.
   std::string peer;
+  // A page of another site, which may not use this server, has made a browser send it; set by
+  // Options::admit. A handler that changes something for a GET refuses it.
+  bool from_another_site = false;
   // Sent with whatever answers the request, in addition to its own; set by Options::admit.
   std::vector<std::pair<std::string, std::string>> response_headers;
 
@@ -75,7 +78,7 @@ struct Response {
 };
 
 // The HTTP status for an error, by what its caller should do next.
-int HttpStatusOf(absl::StatusCode code);
+int HttpStatusOf(const absl::Status& status);
 
 // Adds `Retry-After` if the status says when to try again.
 void AddRetryAfter(const absl::Status& status, Response* response);

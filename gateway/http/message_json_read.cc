@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -131,7 +132,7 @@ class Reader final : public markup::JsonListener {
     Frame& frame = frames_.back();
     if (frame.kind == Frame::kMap) {
       frame.key = std::move(name);
-      return true;
+      return frame.keys.insert(frame.key).second || Fail("is there twice");
     }
     const Descriptor& type = *frame.message->GetDescriptor();
     frame.field = type.FindFieldByCamelcaseName(name);
@@ -155,7 +156,8 @@ class Reader final : public markup::JsonListener {
     Kind kind;
     std::string key = {};  // of the map's entry that is being read
     int size = 0;          // elements of the list that have begun
-    std::vector<const FieldDescriptor*> seen = {};
+    std::vector<const FieldDescriptor*> seen = {};  // of an object
+    std::set<std::string> keys = {};                // of a map
   };
   // Where the next value goes.
   struct Target {

@@ -8,25 +8,7 @@
 #include "registry/model/errors.h"
 
 namespace failback::http {
-namespace {
-
-int StatusOf(const absl::Status& status) {
-  switch (ReasonOf(status)) {
-    case registry::v1::ERROR_REASON_SUPERSEDED:
-    case registry::v1::ERROR_REASON_SESSION_UNKNOWN:
-      return 409;
-    case registry::v1::ERROR_REASON_TOO_LARGE:
-      return 413;
-    case registry::v1::ERROR_REASON_DRAINING:
-      return 503;
-    default:
-      return HttpStatusOf(status.code());
-  }
-}
-
-}  // namespace
-
-Response Problem(const absl::Status& status) { return Problem(StatusOf(status), status); }
+Response Problem(const absl::Status& status) { return Problem(HttpStatusOf(status), status); }
 
 Response Problem(int http_status, const absl::Status& status) {
   gateway::v1::Problem problem;

@@ -257,6 +257,7 @@ void Pending(const SourcesPtr& sources, const Request& request, Responder respon
 void Retry(const SourcesPtr& sources, const Request& request, Responder responder) {
   agent::v1::RetryRequest retry;
   absl::Status status = MayAdminister(*sources, request.caller);
+  if (status.ok()) status = CheckParameters(request, {});
   if (status.ok() && !request.body.empty()) status = ParseJson(request.body, &retry);
   if (!status.ok()) return responder.Send(Problem(status));
   sources->retry(retry, Answering<agent::v1::RetryResponse>(std::move(responder)));
@@ -264,7 +265,8 @@ void Retry(const SourcesPtr& sources, const Request& request, Responder responde
 
 void NewTicketFor(const Request& request, Responder responder) {
   gateway::v1::TicketRequest wanted;
-  absl::Status status = ParseJson(request.body.empty() ? "{}" : request.body, &wanted);
+  absl::Status status = CheckParameters(request, {});
+  if (status.ok()) status = ParseJson(request.body.empty() ? "{}" : request.body, &wanted);
   if (status.ok() && !absl::StartsWith(wanted.path(), "/v1/")) {
     status = InvalidField("path", absl::StrCat(Quoted(wanted.path()),
                                                " is no path to follow, as /v1/services/orders"));

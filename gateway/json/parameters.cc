@@ -1,6 +1,8 @@
 #include "gateway/json/parameters.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -64,12 +66,20 @@ absl::StatusOr<registry::v1::IntentState> ReadWaitFor(const http::Request& reque
 
 absl::Status CheckParameters(const http::Request& request,
                              std::initializer_list<const char*> known) {
+  std::set<std::string> seen;
   for (const auto& [name, value] : request.query) {
+    // Only a listing takes several services.
+    if (!seen.insert(name).second && name != "service") {
+      return InvalidField("query", absl::StrCat(Quoted(name), " is there twice"));
+    }
     const bool found = std::any_of(known.begin(), known.end(),
                                    [&name = name](const char* one) { return name == one; });
     if (found || name == "ticket") continue;
     return InvalidField("query",
-                        absl::StrCat(Quoted(name), " is not one of ", absl::StrJoin(known, ", ")));
+                        known.size() == 0
+                            ? absl::StrCat(Quoted(name), " is none; there are none here")
+                            : absl::StrCat(Quoted(name), " is not one of ",
+                                           absl::StrJoin(known, ", ")));
   }
   return absl::OkStatus();
 }

@@ -80,11 +80,17 @@ class TokensTest(SecurityTest):
         # What is another's is not changed.
         for path in ("/v1/agent/check/pass/service:o1", "/v1/agent/service/maintenance/o1?enable=1",
                      "/v1/agent/service/deregister/o1", "/v1/agent/check/deregister/service:o1"):
+            # As of one that is not there, by its status and words.
             for headers in ({}, consul_token("reader"), consul_token("other")):
-                self.assertEqual(self.consul_call(path, "PUT", None, headers)[0], 403, (path, headers))
+                status, text = self.consul_call(path, "PUT", None, headers)
+                self.assertEqual(status, 404, (path, headers))
+                self.assertEqual((status, text.replace("o1", "o9")),
+                                 self.consul_call(path.replace("o1", "o9"), "PUT", None, headers))
         # Nor taken away by a registration under its id.
         payments = {"Name": "payments", "ID": "o1", "Address": "10.0.0.7", "Port": 1}
-        self.assertEqual(self.consul_call(register, "PUT", payments, consul_token("other"))[0], 403)
+        status, text = self.consul_call(register, "PUT", payments, consul_token("other"))
+        self.assertEqual(status, 403)
+        self.assertNotIn("orders", text)
         self.assertEqual(self.consul_call(register, "PUT", {**payments, "ID": "p1"}, consul_token("other"))[0], 200)
         self.until(lambda: self.ids("payments"), ["p1"])
         self.assertEqual(self.ids(), ["o1"])
@@ -93,8 +99,9 @@ class TokensTest(SecurityTest):
         self.assertEqual(self.consul_call("/v1/agent/check/pass/service:o1", "PUT", None, consul_token("writer"))[0], 200)
         # Consul's clients may change with a GET, which a page of another site can make a browser send.
         for method in ("GET", "PUT"):
-            self.assertEqual(self.consul_call("/v1/agent/service/deregister/o1", method, None, {
-                **consul_token("writer"), "Sec-Fetch-Site": "cross-site"})[0], 403, method)
+            for sign in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
+                self.assertEqual(self.consul_call("/v1/agent/service/deregister/o1", method, None, {
+                    **consul_token("writer"), **sign})[0], 403, (method, sign))
         self.assertEqual(self.ids(), ["o1"])
         # Reads.
         health = "/v1/health/service/orders"
@@ -128,6 +135,9 @@ class TokensTest(SecurityTest):
                              ("PUT", apps + "/e1/status?value=OUT_OF_SERVICE")):
             for headers, expected in (({}, 401), (basic("reader"), 403), (basic("other"), 403)):
                 self.assertEqual(self.eureka_call(path, method, None, headers)[0], expected, (method, path, headers))
+        for path in (apps + "/e1", apps + "/e9"):
+            self.assertEqual(self.eureka_call(path, "PUT", None, basic("reader"))[0], 403, path)
+        self.assertEqual(self.eureka_call(apps + "/e9", "PUT", None, basic("writer"))[0], 404)
         self.assertEqual(self.eureka_call(apps + "/e1", "PUT", None, basic("writer"))[0], 200)
         for path in (apps, apps + "/e1", "/eureka/instances/e1", "/eureka/vips/orders"):
             self.assertEqual(self.eureka_call(path)[0], 401, path)

@@ -314,6 +314,8 @@ TEST(MessageJsonTest, WrongTypes_AreRefusedByName) {
             R"(instance.metadata["a"]: null is not a text)");
   EXPECT_EQ(ErrorOf(R"({"instance": {"metadata": [1]}})"),
             "instance.metadata: is a list, not an object");
+  EXPECT_EQ(ErrorOf(R"({"instance": {"metadata": {"a": "1", "a": "2"}}})"),
+            R"(instance.metadata["a"]: is there twice)");
   EXPECT_EQ(ErrorOf(R"({"instance": []})"), "instance: is a list, not an object");
   EXPECT_EQ(ErrorOf(R"({"instance": "x"})"), R"(instance: "x" is not an object)");
   EXPECT_THAT(ErrorOf(R"({"instance": {"status": "FINE"}})"),
