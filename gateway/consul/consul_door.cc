@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gateway/door/door_guard.h"
 #include "gateway/door/parked_read.h"
 #include "registry/model/errors.h"
 #include "registry/model/validation.h"
@@ -173,6 +174,12 @@ http::Handler ConsulDoor::NamespaceHandler(RenderAll render) {
     kept.caller = request.caller;
     const std::shared_ptr<catalog::Catalog> followed = self->options_.catalog;
     const auto look = [=](bool last, uint64_t* version) -> std::optional<Response> {
+      // Each time: the rules may be others by now.
+      if (absl::Status may =
+              MayReadSome(self->options_.access.get(), kept.caller, query.name_space);
+          !may.ok()) {
+        return Error(may);
+      }
       const NamespaceView view = followed->Namespace(query.name_space);
       *version = view.version;
       if (absl::Status missing = catalog::WhyUnknown(view.knowledge, last); !missing.ok()) {
@@ -206,6 +213,10 @@ void ConsulDoor::ReadServiceNames(const Request& request, Responder responder) {
   const Query query = *std::move(parsed);
   const auto look = [self = shared_from_this(), query, caller = request.caller](
                         bool last, uint64_t* version) -> std::optional<Response> {
+    if (absl::Status may = MayReadSome(self->options_.access.get(), caller, query.name_space);
+        !may.ok()) {
+      return Error(may);
+    }
     const NamespaceView view = self->options_.catalog->Namespace(query.name_space);
     *version = view.version;
     if (absl::Status missing = catalog::WhyUnknown(view.knowledge, last); !missing.ok())

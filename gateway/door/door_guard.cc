@@ -124,6 +124,17 @@ absl::Status MayRead(AccessControl* access, const Identity& caller, const std::s
   return access->Denied(caller, kCall, config::v1::PERMISSION_READ, std::move(status));
 }
 
+absl::Status MayReadSome(AccessControl* access, const Identity& caller,
+                         const std::string& name_space) {
+  if (access == nullptr) return absl::OkStatus();
+  const auto rules = access->rules();
+  const absl::Status all = rules->JudgeAll(caller, config::v1::PERMISSION_READ, name_space);
+  if (all.ok() || !rules->GrantsOf(caller, config::v1::PERMISSION_READ, name_space).empty()) {
+    return absl::OkStatus();
+  }
+  return access->Denied(caller, kCall, config::v1::PERMISSION_READ, all);
+}
+
 gateway::v1::Ticket NewTicket(const Identity& caller, const std::string& path, absl::Time now) {
   gateway::v1::TicketContent content;
   content.set_path(path);

@@ -45,6 +45,11 @@ void GuardDoor(const DoorGuard& guard, http::Server::Options* options);
 absl::Status MayRead(AccessControl* access, const Identity& caller, const std::string& name_space,
                      const std::string& service);
 
+// Whether the caller may read any service of the namespace: who may not has no list of them, and does
+// not make the daemon follow it.
+absl::Status MayReadSome(AccessControl* access, const Identity& caller,
+                         const std::string& name_space);
+
 inline constexpr absl::Duration kTicketTime = absl::Minutes(1);
 
 // For the caller and the path.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gateway/door/door_guard.h"
 #include "gateway/door/parked_read.h"
 #include "gateway/markup/fields.h"
 #include "gateway/markup/xml_reader.h"
@@ -99,19 +100,14 @@ EurekaDoor::Readable EurekaDoor::ReadableBy(const Identity& caller) const {
   };
 }
 
-Response EurekaDoor::Missing(const Identity& caller, const std::string& what) const {
-  if (options_.access != nullptr) {
-    // What may not be read is not there; who has shown nothing is told to.
-    const absl::Status may = options_.access->rules()->JudgeAll(caller, config::v1::PERMISSION_READ,
-                                                                options_.name_space);
-    if (absl::IsUnauthenticated(may)) return Error(may);
-  }
-  return Error(NotFound(what));
-}
-
 void EurekaDoor::Read(const Request& request, Responder responder, Answer answer) const {
   const auto look = [self = shared_from_this(), caller = request.caller, answer](
                         bool last, uint64_t* version) -> std::optional<Response> {
+    if (absl::Status may =
+            MayReadSome(self->options_.access.get(), caller, self->options_.name_space);
+        !may.ok()) {
+      return Error(may);
+    }
     const View view = self->options_.catalog->Namespace(self->options_.name_space);
     *version = view.version;
     if (absl::Status missing = catalog::WhyUnknown(view.knowledge, last); !missing.ok())
@@ -194,8 +190,8 @@ void EurekaDoor::GetVips(const Request& request, Responder responder, bool secur
   if (auto status = CheckParameters(request, {}); !status.ok())
     return responder.Send(Error(status));
   Read(request, std::move(responder),
-       [self = shared_from_this(), caller = request.caller, form = FormOf(request.Header("Accept")),
-        vip = request.parameters[0], secure](const View& view, const Readable& readable) {
+       [form = FormOf(request.Header("Accept")), vip = request.parameters[0], secure](
+           const View& view, const Readable& readable) {
          Applications found;
          ForEachInstance(view, readable, [&](const std::string&, const Blob& instance) {
            WithView(instance, [&](const InstanceView& fields) {
@@ -204,8 +200,7 @@ void EurekaDoor::GetVips(const Request& request, Responder responder, bool secur
            });
          });
          if (found.empty()) {
-           return self->Missing(caller,
-                                absl::StrCat("instance with the VIP address ", Quoted(vip)));
+           return Error(NotFound(absl::StrCat("instance with the VIP address ", Quoted(vip))));
          }
          return Document(form, found.Render(form, view.index));
        });
@@ -215,13 +210,13 @@ void EurekaDoor::GetApp(const Request& request, Responder responder) {
   if (auto status = CheckParameters(request, {}); !status.ok())
     return responder.Send(Error(status));
   Read(request, std::move(responder),
-       [self = shared_from_this(), caller = request.caller, form = FormOf(request.Header("Accept")),
-        app = request.parameters[0]](const View& view, const Readable& readable) {
+       [form = FormOf(request.Header("Accept")), app = request.parameters[0]](
+           const View& view, const Readable& readable) {
          Applications found;
          ForEachInstance(view, readable, [&](const std::string& service, const Blob& instance) {
            if (absl::EqualsIgnoreCase(service, app)) found.Add(instance);
          });
-         if (found.empty()) return self->Missing(caller, absl::StrCat("app ", Quoted(app)));
+         if (found.empty()) return Error(NotFound(absl::StrCat("app ", Quoted(app))));
          return Document(form, found.RenderOnly(form));
        });
 }
@@ -231,8 +226,8 @@ void EurekaDoor::GetInstance(const Request& request, Responder responder, const 
   if (auto status = CheckParameters(request, {}); !status.ok())
     return responder.Send(Error(status));
   Read(request, std::move(responder),
-       [self = shared_from_this(), caller = request.caller, form = FormOf(request.Header("Accept")),
-        app, id](const View& view, const Readable& readable) {
+       [form = FormOf(request.Header("Accept")), app, id](const View& view,
+                                                          const Readable& readable) {
          Blob found;
          ForEachInstance(view, readable, [&](const std::string& service, const Blob& instance) {
            if (!found && (app.empty() || absl::EqualsIgnoreCase(service, app)) &&
@@ -240,7 +235,7 @@ void EurekaDoor::GetInstance(const Request& request, Responder responder, const 
              found = instance;
            }
          });
-         if (!found) return self->Missing(caller, absl::StrCat("instance ", Quoted(id)));
+         if (!found) return Error(NotFound(absl::StrCat("instance ", Quoted(id))));
          return Document(form, RenderInstance(found, form));
        });
 }
@@ -291,8 +286,7 @@ void EurekaDoor::Cancel(const Request& request, Responder responder) {
       request.caller, KeyOf(request), registry::v1::INTENT_STATE_UNSPECIFIED,
       [responder = std::move(responder)](absl::StatusOr<LiveInstance> live) mutable {
         // One that another client has is none of this one's: done.
-        const bool superseded =
-            ReasonOf(live.status()) == registry::v1::ERROR_REASON_SUPERSEDED;
+        const bool superseded = ReasonOf(live.status()) == registry::v1::ERROR_REASON_SUPERSEDED;
         responder.Send(live.ok() || superseded ? Empty(200) : Error(live.status()));
       });
 }

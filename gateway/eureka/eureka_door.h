@@ -78,8 +78,6 @@ class EurekaDoor : public std::enable_shared_from_this<EurekaDoor> {
 
   void AddBelow(const std::string& prefix, const Add& add);
   Readable ReadableBy(const Identity& caller) const;
-  // 404, or 401 to who shows no credentials, and may read more with them.
-  http::Response Missing(const Identity& caller, const std::string& what) const;
   // Answers as soon as the namespace is known.
   void Read(const http::Request& request, http::Responder responder, Answer answer) const;
 

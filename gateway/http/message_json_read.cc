@@ -154,8 +154,8 @@ class Reader final : public markup::JsonListener {
     Message* message;
     const FieldDescriptor* field;  // the map, the list, or the member that is being read
     Kind kind;
-    std::string key = {};  // of the map's entry that is being read
-    int size = 0;          // elements of the list that have begun
+    std::string key = {};                           // of the map's entry that is being read
+    int size = 0;                                   // elements of the list that have begun
     std::vector<const FieldDescriptor*> seen = {};  // of an object
     std::set<std::string> keys = {};                // of a map
   };

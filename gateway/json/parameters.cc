@@ -75,11 +75,10 @@ absl::Status CheckParameters(const http::Request& request,
     const bool found = std::any_of(known.begin(), known.end(),
                                    [&name = name](const char* one) { return name == one; });
     if (found || name == "ticket") continue;
-    return InvalidField("query",
-                        known.size() == 0
-                            ? absl::StrCat(Quoted(name), " is none; there are none here")
-                            : absl::StrCat(Quoted(name), " is not one of ",
-                                           absl::StrJoin(known, ", ")));
+    return InvalidField(
+        "query", known.size() == 0
+                     ? absl::StrCat(Quoted(name), " is none; there are none here")
+                     : absl::StrCat(Quoted(name), " is not one of ", absl::StrJoin(known, ", ")));
   }
   return absl::OkStatus();
 }

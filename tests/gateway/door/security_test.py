@@ -108,6 +108,11 @@ class TokensTest(SecurityTest):
         self.assertEqual(self.consul_call(health)[0], 403)
         self.assertEqual(self.consul_call(health, headers=consul_token("other"))[0], 403)
         self.until(lambda: len(json.loads(self.consul_call(health, headers=consul_token("reader"))[1])), 1)
+        # Who may read nothing there has no list, and no namespace is followed for them.
+        for dc in ("", "?dc=made-up"):
+            for path in ("/v1/catalog/services", "/v1/catalog/nodes", "/v1/health/state/any"):
+                self.assertEqual(self.consul_call(path + dc)[0], 403, path)
+        self.assertEqual(self.consul_call("/v1/catalog/services?dc=made-up", headers=consul_token("reader"))[0], 403)
         for path, empty in (("/v1/catalog/services", {}), ("/v1/agent/services", {}), ("/v1/catalog/nodes", []),
                             ("/v1/health/state/any", [])):
             status, text = self.consul_call(path, headers=consul_token("other"))
@@ -139,7 +144,9 @@ class TokensTest(SecurityTest):
             self.assertEqual(self.eureka_call(path, "PUT", None, basic("reader"))[0], 403, path)
         self.assertEqual(self.eureka_call(apps + "/e9", "PUT", None, basic("writer"))[0], 404)
         self.assertEqual(self.eureka_call(apps + "/e1", "PUT", None, basic("writer"))[0], 200)
-        for path in (apps, apps + "/e1", "/eureka/instances/e1", "/eureka/vips/orders"):
+        # An empty registry would make a client drop what it knows.
+        for path in ("/eureka/apps", "/eureka/apps/delta", apps, apps + "/e1", "/eureka/instances/e1",
+                     "/eureka/vips/orders"):
             self.assertEqual(self.eureka_call(path)[0], 401, path)
 
         def listed(token):
