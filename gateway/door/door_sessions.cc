@@ -86,7 +86,9 @@ class DoorSessions::Core : public std::enable_shared_from_this<Core> {
   bool Crowded(const std::string& key) const;
 
   absl::Status MayRegister(const Identity& caller, const InstanceKey& key) const;
-  void PutLive(const Identity& caller, PutRequest request, Callback<LiveInstance> done);
+  // `late`: its time is over here; the registry, which gives every session its time again after a
+  // pause, says whether it is there too.
+  void PutLive(const Identity& caller, PutRequest request, bool late, Callback<LiveInstance> done);
   void PutInSession(const Identity& caller, PutRequest request, const OpenSessionResponse& session,
                     Callback<LiveInstance> done);
   void PutPersistent(const Identity& caller, PutRequest request, Callback<LiveInstance> done);
@@ -205,7 +207,8 @@ void DoorSessions::Core::ForgetIfOver(const std::string& key, uint64_t serial) {
     if (it == slots_.end() || !it->second.live.has_value()) return;
     if (it->second.live->serial != serial) return;
     const int64_t now = options_.timer->clock()->NowNanos();
-    rest = absl::Nanoseconds(it->second.live->deadline_nanos - now);
+    // A TTL longer than it lives: the daemon may have been paused.
+    rest = absl::Nanoseconds(it->second.live->deadline_nanos - now) + it->second.live->ttl;
     if (rest <= absl::ZeroDuration()) {
       it->second.live.reset();
       --live_;
@@ -235,7 +238,9 @@ void DoorSessions::Core::Put(const Identity& caller, PutRequest request,
   Enter(key, std::move(done),
         [self = shared_from_this(), caller, live,
          request = std::move(request)](Callback<LiveInstance> done) mutable {
-          if (live) return self->PutLive(caller, std::move(request), std::move(done));
+          if (live) {
+            return self->PutLive(caller, std::move(request), /*late=*/false, std::move(done));
+          }
           self->PutPersistent(caller, std::move(request), std::move(done));
         });
 }
@@ -254,13 +259,12 @@ void DoorSessions::Core::Renew(const Identity& caller, InstanceKey key, absl::Du
          ttl](Callback<LiveInstance> done) mutable {
           std::optional<Live> live = self->LiveOf(canonical);
           const int64_t now = self->options_.timer->clock()->NowNanos();
-          if (!live.has_value() || live->deadline_nanos < now) {
-            return std::move(done)(NotLive(key));
-          }
+          if (!live.has_value()) return std::move(done)(NotLive(key));
           PutRequest request;
           request.instance = std::move(live->instance);
           request.ttl = ttl > absl::ZeroDuration() ? ttl : live->ttl;
-          self->PutLive(caller, std::move(request), std::move(done));
+          self->PutLive(caller, std::move(request), /*late=*/live->deadline_nanos < now,
+                        std::move(done));
         });
 }
 
@@ -272,7 +276,7 @@ absl::Status DoorSessions::Core::MayRegister(const Identity& caller, const Insta
   return access_->Denied(caller, "Register", config::v1::PERMISSION_REGISTER, std::move(may));
 }
 
-void DoorSessions::Core::PutLive(const Identity& caller, PutRequest request,
+void DoorSessions::Core::PutLive(const Identity& caller, PutRequest request, bool late,
                                  Callback<LiveInstance> done) {
   // Before a session is opened: its incarnation, which is made of the key, would be the caller's
   // also when the registration is refused, and keep those out who may register.
@@ -285,12 +289,19 @@ void DoorSessions::Core::PutLive(const Identity& caller, PutRequest request,
       absl::StrCat(options_.door, " ", caller.ToString()).substr(0, kMostClientName));
   *open.mutable_ttl() = ToProto(request.ttl);
   With(caller, [&](Registry* registry) {
-    registry->OpenSession(
-        open, [self = shared_from_this(), caller, request = std::move(request),
-               done = std::move(done)](absl::StatusOr<OpenSessionResponse> session) mutable {
-          if (!session.ok()) return std::move(done)(session.status());
-          self->PutInSession(caller, std::move(request), *session, std::move(done));
-        });
+    registry->OpenSession(open, [self = shared_from_this(), caller, late,
+                                 request = std::move(request), done = std::move(done)](
+                                    absl::StatusOr<OpenSessionResponse> session) mutable {
+      if (!session.ok()) return std::move(done)(session.status());
+      if (late && !session->resumed()) {
+        self->SetLive(CanonicalKey(request.instance.key()), std::nullopt);
+        return self->CloseSession(caller, session->session_id(),
+                                  [key = request.instance.key(), done = std::move(done)]() mutable {
+                                    std::move(done)(NotLive(key));
+                                  });
+      }
+      self->PutInSession(caller, std::move(request), *session, std::move(done));
+    });
   });
 }
 

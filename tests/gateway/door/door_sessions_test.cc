@@ -127,9 +127,24 @@ TEST_F(DoorSessionsTest, WithATtlItLivesOnRenewals) {
   EXPECT_EQ(sessions_->live(), 1);
   clock_.Advance(absl::Seconds(40));
   EXPECT_TRUE(Listed().empty());
+  EXPECT_EQ(ReasonOf(Renew("1").status()), ERROR_REASON_NOT_FOUND);
+  EXPECT_TRUE(Listed().empty()) << "late, it has not brought it back";
   EXPECT_EQ(sessions_->live(), 0);
+  EXPECT_TRUE(Put(MakeInstance("1"), absl::Seconds(30)).ok());
+  clock_.Advance(absl::Seconds(61));
+  EXPECT_EQ(sessions_->live(), 0) << "forgotten, though nobody has asked";
   EXPECT_EQ(ReasonOf(Renew("1").status()), ERROR_REASON_NOT_FOUND);
   EXPECT_TRUE(Put(MakeInstance("1"), absl::Seconds(30)).ok()) << "it may come back";
+  EXPECT_EQ(Listed().size(), 1u);
+}
+
+// The registry gives every session its time again, and so it is here.
+TEST_F(DoorSessionsTest, ARenewalAfterAPauseIsInTime) {
+  ASSERT_TRUE(Put(MakeInstance("1"), absl::Seconds(30)).ok());
+  clock_.Jump(absl::Seconds(45));
+  clock_.Advance(absl::Milliseconds(1));
+  ASSERT_EQ(Listed().size(), 1u);
+  EXPECT_TRUE(Renew("1").ok());
   EXPECT_EQ(Listed().size(), 1u);
 }
 
