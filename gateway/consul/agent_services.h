@@ -180,7 +180,8 @@ class AgentServices : public std::enable_shared_from_this<AgentServices> {
   }
   // `unknown` where it is null, and for who may not change it: whether it is here is not for them to
   // learn.
-  absl::Status Hidden(const Identity& caller, const Service* service, absl::Status unknown) const {
+  absl::Status Hidden(const Identity& caller, const Service* service,
+                      const absl::Status& unknown) const {
     return service != nullptr && MayChange(caller, *service).ok() ? absl::OkStatus() : unknown;
   }
   // The same registration with other checks.

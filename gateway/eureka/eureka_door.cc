@@ -100,7 +100,7 @@ EurekaDoor::Readable EurekaDoor::ReadableBy(const Identity& caller) const {
   };
 }
 
-void EurekaDoor::Read(const Request& request, Responder responder, Answer answer) const {
+void EurekaDoor::Read(const Request& request, Responder responder, const Answer& answer) const {
   const auto look = [self = shared_from_this(), caller = request.caller, answer](
                         bool last, uint64_t* version) -> std::optional<Response> {
     if (absl::Status may =
@@ -262,7 +262,7 @@ void EurekaDoor::Register(const Request& request, Responder responder) {
   put.ttl = registration->lease;
   options_.writer->Put(
       request.caller, std::move(put),
-      [responder = std::move(responder)](absl::StatusOr<LiveInstance> live) mutable {
+      [responder = std::move(responder)](const absl::StatusOr<LiveInstance>& live) mutable {
         responder.Send(live.ok() ? Empty(204) : Error(live.status()));
       });
 }
@@ -274,7 +274,7 @@ void EurekaDoor::Renew(const Request& request, Responder responder) {
   }
   options_.writer->Renew(
       request.caller, KeyOf(request), absl::ZeroDuration(),
-      [responder = std::move(responder)](absl::StatusOr<LiveInstance> live) mutable {
+      [responder = std::move(responder)](const absl::StatusOr<LiveInstance>& live) mutable {
         responder.Send(live.ok() ? Empty(200) : Error(live.status()));
       });
 }
@@ -284,7 +284,7 @@ void EurekaDoor::Cancel(const Request& request, Responder responder) {
     return responder.Send(Error(status));
   options_.writer->Remove(
       request.caller, KeyOf(request), registry::v1::INTENT_STATE_UNSPECIFIED,
-      [responder = std::move(responder)](absl::StatusOr<LiveInstance> live) mutable {
+      [responder = std::move(responder)](const absl::StatusOr<LiveInstance>& live) mutable {
         // One that another client has is none of this one's: done.
         const bool superseded = ReasonOf(live.status()) == registry::v1::ERROR_REASON_SUPERSEDED;
         responder.Send(live.ok() || superseded ? Empty(200) : Error(live.status()));
@@ -315,7 +315,8 @@ void EurekaDoor::SetStatus(const Request& request, Responder responder, bool rem
   offline.set_reason("Eureka status override");
   offline.set_by(options_.access == nullptr ? "a Eureka client" : request.caller.ToString());
   options_.registry->SetOffline(
-      offline, [responder = std::move(responder)](absl::StatusOr<SetOfflineResponse> set) mutable {
+      offline,
+      [responder = std::move(responder)](const absl::StatusOr<SetOfflineResponse>& set) mutable {
         responder.Send(set.ok() ? Empty(200) : Error(set.status()));
       });
 }

@@ -79,7 +79,7 @@ class EurekaDoor : public std::enable_shared_from_this<EurekaDoor> {
   void AddBelow(const std::string& prefix, const Add& add);
   Readable ReadableBy(const Identity& caller) const;
   // Answers as soon as the namespace is known.
-  void Read(const http::Request& request, http::Responder responder, Answer answer) const;
+  void Read(const http::Request& request, http::Responder responder, const Answer& answer) const;
 
   void GetApps(const http::Request& request, http::Responder responder);
   void GetDelta(const http::Request& request, http::Responder responder);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <set>
@@ -260,9 +262,9 @@ class Writer {
   // The shortest text that is read as the same number.
   template <typename Number>
   void WriteNumber(Number number) {
-    if (number != number) {
+    if (std::isnan(number)) {
       json_.String("NaN");
-    } else if (number - number != 0) {
+    } else if (std::isinf(number)) {
       json_.String(number > 0 ? "Infinity" : "-Infinity");
     } else {
       char text[32];
