@@ -488,13 +488,13 @@ void AgentServices::RegisterCheck(const Identity& caller, const CheckDefinition&
     const ServicePtr owner = FindCheck(check.id, &place);
     const ServicePtr present = Find(check.service_id);
     bad = Hidden(caller, present.get(), UnknownService(check.service_id));
-    if (!bad.ok()) {
-      // As it is.
-    } else if (owner != nullptr && owner != present) {
+    if (bad.ok() && owner != nullptr && owner != present) {
       bad = InvalidField("ID", absl::StrCat(Quoted(check.id), " is a check of another service"));
-    } else if (owner == nullptr && present->checks.size() >= kMaxChecks) {
+    }
+    if (bad.ok() && owner == nullptr && present->checks.size() >= kMaxChecks) {
       bad = InvalidField("ServiceID", absl::StrCat("it has ", kMaxChecks, " checks already"));
-    } else {
+    }
+    if (bad.ok()) {
       service = CopyOf(*present);
       const Check added = {{check, check.status, ""}, nullptr};
       if (owner == nullptr) {

@@ -251,15 +251,17 @@ void DoorSessions::Core::Renew(const Identity& caller, InstanceKey key, absl::Du
   if (auto status = ValidateKey(FieldPath("key"), key); !status.ok())
     return std::move(done)(status);
   if (ttl < absl::ZeroDuration()) return std::move(done)(InvalidField("ttl", "is not positive"));
-  // Whether it is there is not for a caller who may not register it to learn.
-  if (auto may = MayRegister(caller, key); !may.ok()) return std::move(done)(std::move(may));
   const std::string canonical = CanonicalKey(key);
   Enter(canonical, std::move(done),
         [self = shared_from_this(), caller, key, canonical,
          ttl](Callback<LiveInstance> done) mutable {
           std::optional<Live> live = self->LiveOf(canonical);
           const int64_t now = self->options_.timer->clock()->NowNanos();
-          if (!live.has_value()) return std::move(done)(NotLive(key));
+          if (!live.has_value()) {
+            // Whether it is there is not for a caller who may not register it to learn.
+            absl::Status may = self->MayRegister(caller, key);
+            return std::move(done)(may.ok() ? NotLive(key) : std::move(may));
+          }
           PutRequest request;
           request.instance = std::move(live->instance);
           request.ttl = ttl > absl::ZeroDuration() ? ttl : live->ttl;

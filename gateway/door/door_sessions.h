@@ -4,7 +4,8 @@
 // An instance with a TTL has a session. What was put last is kept beside it, and Renew puts it
 // again in that session: so a heartbeat also brings back what an operator, or a registry that lost
 // its state, has removed; and it answers SUPERSEDED when another client has taken the key. What has
-// not been renewed for its TTL has expired if the registry says so, and is forgotten here after another one.
+// not been renewed for its TTL has expired if the registry says so, and is forgotten here after
+// another one.
 //
 // The writes of one key take turns, so that a Remove that ends the session takes no later Put along.
 //

@@ -34,10 +34,10 @@ using google::protobuf::Reflection;
 using google::protobuf::Timestamp;
 using google::protobuf::util::TimeUtil;
 
+using markup::JsonScalar;
+
 // Messages within messages, and lists and maps in them.
 constexpr size_t kMostDepth = 32;
-
-using markup::JsonScalar;
 
 // A number, or a text that is one.
 template <typename Number>
@@ -107,8 +107,9 @@ class Reader final : public markup::JsonListener {
     if (target.message == nullptr) return false;
     const FieldDescriptor& field = *target.field;
     if (field.is_map() && !target.element) return Push({target.message, &field, Frame::kMap});
-    if (!HasFields(field)) return FailKind("an object", target);
-    if (field.is_repeated() && !target.element) return FailKind("an object", target);
+    if (!HasFields(field) || (field.is_repeated() && !target.element)) {
+      return FailKind("an object", target);
+    }
     const Reflection& reflection = *target.message->GetReflection();
     Message* const inner = field.is_repeated() ? reflection.AddMessage(target.message, &field)
                                                : reflection.MutableMessage(target.message, &field);

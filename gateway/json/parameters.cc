@@ -77,7 +77,7 @@ absl::Status CheckParameters(const http::Request& request,
     if (found || name == "ticket") continue;
     return InvalidField(
         "query", known.size() == 0
-                     ? absl::StrCat(Quoted(name), " is none; there are none here")
+                     ? absl::StrCat(Quoted(name), " is not known; no parameter is taken here")
                      : absl::StrCat(Quoted(name), " is not one of ", absl::StrJoin(known, ", ")));
   }
   return absl::OkStatus();

@@ -25,9 +25,8 @@ constexpr char kLeftThere[] =
     "with it, unregister it, or cancel it to leave it as it is";
 constexpr char kNotThere[] =
     "the journal was put back to an earlier moment, and the registry holds no such instance of "
-    "this "
-    "agent: it may have been unregistered since, or another agent has it. State it again or retry "
-    "it to register it as the journal has it, or cancel it";
+    "this agent: it may have been unregistered since, or another agent has it. State it again or "
+    "retry it to register it as the journal has it, or cancel it";
 constexpr char kLostWithSession[] =
     "the journal was put back to an earlier moment and does not know this instance, and the "
     "registry does not hold it any more: the session that it was in has ended. State it again or "

@@ -140,7 +140,7 @@ ChangeLog::Entry State::Transaction::ChangeOf(const RecordVersion& before,
       entry.lease_end = before.owner->session->lease_end;
       if (before.owner->totals != nullptr) entry.revoked = before.owner->totals->revoked;
     }
-    // Whoever unregisters is the one that the fence is of; a detached call leaves that as it is.
+    // The fence is of the one that unregisters; a detached call leaves it as it is.
     const bool fenced =
         after.fence.rank != before.fence.rank || after.fence.generation != before.fence.generation;
     entry.rank = ended ? before.owner->rank : fenced ? after.fence.rank : 0;

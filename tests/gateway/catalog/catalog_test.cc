@@ -358,5 +358,17 @@ TEST_F(CatalogTest, KindsThatClientsMakeUp_TakeNoPlaceFromTheOthers) {
   EXPECT_NE(renderings->Get("tag 99", render, true), renderings->Get("tag 99", render, true));
 }
 
+// By the status a client waits; 403 would be about the caller.
+TEST(WhyUnknownTest, WhatTheRegistryDoesNotSay_IsUnavailableWithAReasonAndADelay) {
+  for (const Knowledge knowledge :
+       {Knowledge::kPending, Knowledge::kUnavailable, Knowledge::kDenied}) {
+    const absl::Status why = WhyUnknown(knowledge, /*last=*/true);
+    EXPECT_TRUE(absl::IsUnavailable(why)) << why;
+    EXPECT_EQ(ReasonOf(why), registry::v1::ERROR_REASON_UPSTREAM_UNAVAILABLE);
+    EXPECT_TRUE(RetryDelayOf(why).has_value());
+  }
+  EXPECT_TRUE(WhyUnknown(Knowledge::kPending, /*last=*/false).ok());
+}
+
 }  // namespace
 }  // namespace failback::catalog

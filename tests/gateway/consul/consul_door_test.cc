@@ -11,6 +11,7 @@
 #include "gateway/catalog/index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/model/errors.h"
 #include "retry/simulated_clock.h"
 #include "tests/gateway/door/fake_instance_writer.h"
 #include "tests/gateway/http/fake_exchange.h"
@@ -276,8 +277,18 @@ TEST_F(ConsulDoorTest, Refusals_HaveTheStatusThatClientsExpect) {
   refused(400, "state: ", "GET", "/v1/health/state/great");
   refused(400, "only TTL checks", "PUT", "/v1/agent/service/register",
           R"({"Name":"a","Address":"a","Port":1,"Check":{"TCP":"a:1","Interval":"1s"}})");
+  const std::string service = R"({"Name":"a","Address":"a","Port":1})";
+  EXPECT_EQ(Call("PUT", "/v1/agent/service/register", service).status, 200);
   writer_.answer = absl::PermissionDeniedError("no");
-  refused(403, "no", "PUT", "/v1/agent/service/register", R"({"Name":"a","Address":"a","Port":1})");
+  refused(403, "no", "PUT", "/v1/agent/service/register", service);
+  refused(404, "Unknown service ID", "PUT", "/v1/agent/service/deregister/a");
+  writer_.answer = Refusal(registry::v1::ERROR_REASON_DRAINING, "drains");
+  refused(503, "drains", "PUT", "/v1/agent/service/register", service);
+  refused(503, "drains", "PUT", "/v1/agent/service/deregister/a");
+  writer_.answer = Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "another has it");
+  refused(409, "another has it", "PUT", "/v1/agent/service/register", service);
+  EXPECT_EQ(Call("PUT", "/v1/agent/service/deregister/a").status, 200)
+      << "none of its own is there";
 }
 
 TEST_F(ConsulDoorTest, AtARegistry_ClientsOnlyRead) {

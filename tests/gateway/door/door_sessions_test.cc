@@ -132,7 +132,7 @@ TEST_F(DoorSessionsTest, WithATtlItLivesOnRenewals) {
   EXPECT_EQ(sessions_->live(), 0);
   EXPECT_TRUE(Put(MakeInstance("1"), absl::Seconds(30)).ok());
   clock_.Advance(absl::Seconds(61));
-  EXPECT_EQ(sessions_->live(), 0) << "forgotten, though nobody has asked";
+  EXPECT_EQ(sessions_->live(), 0) << "forgotten, though it was not asked for";
   EXPECT_EQ(ReasonOf(Renew("1").status()), ERROR_REASON_NOT_FOUND);
   EXPECT_TRUE(Put(MakeInstance("1"), absl::Seconds(30)).ok()) << "it may come back";
   EXPECT_EQ(Listed().size(), 1u);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "registry/model/errors.h"
 #include "retry/simulated_clock.h"
 #include "tests/gateway/door/fake_instance_writer.h"
 #include "tests/gateway/http/fake_exchange.h"
@@ -178,6 +179,18 @@ TEST_F(EurekaDoorTest, Refusals_NameWhatIsWrong) {
   refused("document type", "<!DOCTYPE instance [<!ENTITY a \"b\">]><instance>&a;</instance>");
   refused("instance: is required", "{}");
   EXPECT_EQ(Call("GET", "/eureka/apps?regions=us").status, 400);
+}
+
+// A client whose key another one has taken, and one whose agent drains.
+TEST_F(EurekaDoorTest, WhatTheWriterRefuses_HasTheStatusOfItsReason) {
+  const std::string body = kOrders;
+  writer_.answer = Refusal(registry::v1::ERROR_REASON_SUPERSEDED, "another has it");
+  EXPECT_EQ(Call("POST", "/eureka/apps/ORDERS", body).status, 409);
+  EXPECT_EQ(Call("PUT", "/eureka/apps/ORDERS/o1").status, 409);
+  EXPECT_EQ(Call("DELETE", "/eureka/apps/ORDERS/o1").status, 200) << "none of its own is there";
+  writer_.answer = Refusal(registry::v1::ERROR_REASON_DRAINING, "drains");
+  EXPECT_EQ(Call("POST", "/eureka/apps/ORDERS", body).status, 503);
+  EXPECT_EQ(Call("DELETE", "/eureka/apps/ORDERS/o1").status, 503);
 }
 
 TEST_F(EurekaDoorTest, NothingIsKnown_Is503) {

@@ -21,6 +21,9 @@
 namespace failback::http {
 namespace {
 
+// More than the kernel's buffers take.
+constexpr size_t kMuch = 16 << 20;
+
 class ServerTest : public ::testing::Test {
  protected:
   void Serve(Server::Options options = {}) {
@@ -93,6 +96,16 @@ class ServerTest : public ::testing::Test {
       MutexLock lock(&mu_);
       return stream_ != nullptr;
     });
+  }
+  // One whose stream is being written, and stands still until it reads.
+  std::unique_ptr<HttpConnection> ReaderOfMuch() {
+    Server::Options options;
+    options.max_unread_bytes = kMuch;
+    Serve(options);
+    auto reader = std::make_unique<HttpConnection>(server_->address());
+    const auto chunk = std::make_shared<const std::string>(std::string(kMuch, 'x'));
+    const bool written = reader->Send(Get("/stream")) && HasStream() && stream()->Write(chunk);
+    return written ? std::move(reader) : nullptr;
   }
   BodyStream* stream() {
     MutexLock lock(&mu_);
@@ -173,31 +186,19 @@ TEST_F(ServerTest, StopAnswersThoseWhoWait_EndsStreams_AndNotifiesTheirHandlers)
 }
 
 TEST_F(ServerTest, StopEndsAStreamBehindWhatIsBeingWritten) {
-  Server::Options options;
-  options.max_unread_bytes = 16 << 20;
-  Serve(options);
-  HttpConnection reader(server_->address());
-  ASSERT_TRUE(reader.Send(Get("/stream")));
-  ASSERT_TRUE(HasStream());
-  // More than the kernel's buffers take.
-  const auto chunk = std::make_shared<const std::string>(std::string(16 << 20, 'x'));
-  ASSERT_TRUE(stream()->Write(chunk));
+  const std::unique_ptr<HttpConnection> reader = ReaderOfMuch();
+  ASSERT_NE(reader, nullptr);
   std::thread stopping([this] { server_->Stop(); });
-  const std::string rest = reader.ReadUntil("\r\n0\r\n\r\n");
-  EXPECT_GT(rest.size(), chunk->size());
+  const std::string rest = reader->ReadUntil("\r\n0\r\n\r\n");
+  EXPECT_GT(rest.size(), kMuch);
   EXPECT_EQ(rest.substr(rest.size() - 7), "\r\n0\r\n\r\n");
-  EXPECT_TRUE(reader.WaitForClose());
+  EXPECT_TRUE(reader->WaitForClose());
   stopping.join();
 }
 
 TEST_F(ServerTest, StopDoesNotWaitForAClientThatReadsNothing) {
-  Server::Options options;
-  options.max_unread_bytes = 16 << 20;
-  Serve(options);
-  HttpConnection reader(server_->address());
-  ASSERT_TRUE(reader.Send(Get("/stream")));
-  ASSERT_TRUE(HasStream());
-  ASSERT_TRUE(stream()->Write(std::make_shared<const std::string>(std::string(16 << 20, 'x'))));
+  const std::unique_ptr<HttpConnection> reader = ReaderOfMuch();
+  ASSERT_NE(reader, nullptr);
   std::atomic<bool> stopped{false};
   std::thread stopping([&] {
     server_->Stop();

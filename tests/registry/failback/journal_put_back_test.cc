@@ -100,34 +100,32 @@ class JournalPutBackTest : public ::testing::Test {
     Advance(absl::Seconds(1));
   }
 
-  // What a life that is in no journal has stated, in the agent's session.
-  void StateAtTheRegistry(const std::string& id, uint32_t port, uint64_t generation) {
+  // The agent's session, as another process of its incarnation gets it.
+  std::string SessionAtTheRegistry(const std::string& incarnation) {
     OpenSessionRequest open;
-    open.set_incarnation(incarnation_);
+    open.set_incarnation(incarnation);
     open.mutable_ttl()->set_seconds(10);
-    RegisterRequest request = MakeRegister({MakeInstance(id, port)});
-    request.mutable_registrations(0)->set_generation(generation);
+    std::string session_id;
     store_->OpenSession(open, [&](const absl::StatusOr<OpenSessionResponse>& opened) {
       ASSERT_TRUE(opened.ok()) << opened.status();
       EXPECT_TRUE(opened->resumed());
-      request.set_session_id(opened->session_id());
+      session_id = opened->session_id();
     });
+    return session_id;
+  }
+  // What a life that is in no journal has stated.
+  void StateAtTheRegistry(const std::string& id, uint32_t port, uint64_t generation) {
+    RegisterRequest request = MakeRegister({MakeInstance(id, port)});
+    request.set_session_id(SessionAtTheRegistry(incarnation_));
+    request.mutable_registrations(0)->set_generation(generation);
     store_->Register(request, [](const absl::StatusOr<RegisterResponse>& response) {
       ASSERT_TRUE(response.ok()) << response.status();
       EXPECT_EQ(response->results(0).status().code(), 0) << response->ShortDebugString();
     });
   }
-
   void EndSessionAtTheRegistry() {
-    OpenSessionRequest open;
-    open.set_incarnation(registry_->incarnation());
-    open.mutable_ttl()->set_seconds(10);
     CloseSessionRequest close;
-    store_->OpenSession(open, [&](const absl::StatusOr<OpenSessionResponse>& opened) {
-      ASSERT_TRUE(opened.ok()) << opened.status();
-      EXPECT_TRUE(opened->resumed());
-      close.set_session_id(opened->session_id());
-    });
+    close.set_session_id(SessionAtTheRegistry(registry_->incarnation()));
     store_->CloseSession(close, [](const absl::StatusOr<CloseSessionResponse>& closed) {
       EXPECT_TRUE(closed.ok()) << closed.status();
     });
